@@ -1,0 +1,88 @@
+"""Run every combination of the op's options on a GPU against the fp64 oracle, both directions, and count what fails.
+
+    python benchmarks/coverage.py --json benchmarks/results/h200-coverage.json
+
+Head dims × blocks × dtypes × causal × shift × GQA × strided, with NaN in the rows that no sequence uses, and the same
+without unused rows. Cases are spread over processes, since most of the time is compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import sys
+import time
+
+import torch
+
+from blockattn.testing import Case, compare, make_inputs, run
+
+HEAD_DIMS = (16, 24, 40, 64, 72, 128, 136, 200, 256)
+BLOCKS = (16, 32, 64, 128)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def cases() -> list[Case]:
+    """One batch for each combination: empty, one-row, short, full and several-block sequences."""
+    found = []
+    for head_dim, block, dtype, causal, shifted, gqa, strided, unused in itertools.product(
+        HEAD_DIMS, BLOCKS, DTYPES, (False, True), (False, True), (False, True), (False, True), (False, True)
+    ):
+        spans = (0, 1, block - 1, block, block + 1, 3 * block + 5, 0)
+        used = (0, 1, block - 5, block, block // 2, 3 * block + 2, 0)
+        found.append(
+            Case(
+                spans, used=used if unused else None, before=3 * unused, after=2 * unused, q_heads=4,
+                kv_heads=2 if gqa else 4, head_dim=head_dim, block_size=block, shift=5 * shifted, causal=causal,
+                dtype=dtype, layout="packed" if strided else "contiguous",
+                grad_layout="packed" if strided else "contiguous",
+            )
+        )  # fmt: skip
+    return found
+
+
+def check(case: Case) -> tuple[str, list[str]]:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    inputs = make_inputs(case, "cuda", seed=hash(str(case)) % 1000)
+    try:
+        return str(case), compare(case, inputs, run(case, inputs, "triton"), multiplies_in_tf32=True)
+    except Exception as error:
+        return str(case), [f"{type(error).__name__}: {error}"[:300]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path, help="file to write")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--every", type=int, default=1, help="check each n-th case only")
+    arguments = parser.parse_args()
+    # Cases that share a compiled kernel stay together.
+    chosen = sorted(cases()[:: arguments.every], key=lambda c: (c.head_dim, c.block_size, str(c.dtype), c.causal, c.kv_heads))
+    start = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:
+        results = list(pool.map(check, chosen, chunksize=4))
+    failures = {name: lines for name, lines in results if lines}
+    import triton
+
+    summary = dict(
+        gpu=torch.cuda.get_device_name(), torch=torch.__version__, triton=triton.__version__,
+        dimensions=dict(head_dims=HEAD_DIMS, blocks=BLOCKS, dtypes=[str(d) for d in DTYPES],
+                        flags=["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
+        directions=["forward", "backward"], cases=len(results), passed=len(results) - len(failures),
+        failed=len(failures), seconds=round(time.monotonic() - start), failures=failures,
+    )  # fmt: skip
+    print(json.dumps({**summary, "failures": dict(list(failures.items())[:20])}, indent=1))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

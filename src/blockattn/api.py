@@ -1,0 +1,162 @@
+"""The public function: its specification, the checks of its arguments, and the choice of backend."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import dispatch, ops, reference
+from .tiles import TileTable
+
+HEAD_DIMS = range(16, 257, 8)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def block_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets: Tensor | TileTable,
+    *,
+    lengths: Tensor | None = None,
+    block_size: int | None = None,
+    shift: int | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+    check_offsets: bool | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Softmax attention inside fixed blocks of the sequences of a jagged batch: `o = softmax(scale · q kᵀ) v`.
+
+    Sequence b owns rows `offsets[b]` to `offsets[b + 1]`. It is cut from its start into blocks of `block_size` rows, the
+    last one possibly shorter, and every row attends to the rows of its own block. Rows that no sequence uses give 0 in
+    the output and in every gradient, whatever they hold, and never touch another row.
+
+    Args:
+        q: `[T, Hq, D]` bf16, fp16 or fp32 (fp64 on the CPU); D a multiple of 8 from 16 to 256. Any strides whose last
+            one is 1 are read in place.
+        k, v: `[T, Hk, D]`, q's dtype and device; Hq is a multiple of Hk and query head h uses kv head h // (Hq / Hk).
+        offsets: `[B + 1]` int32 or int64 on q's device, non-decreasing, within 0 and T; or a `TileTable`, which carries
+            lengths, block_size and shift too and can be shared by layers.
+        lengths: `[B]` int32 or int64: rows of each sequence that are used, from its start (default: all).
+        block_size: 16, 32, 64 (default) or 128 rows.
+        shift: rows of each sequence's first block when not 0 (default 0); below block_size. Layers that alternate
+            between 0 and block_size / 2 mix neighbouring blocks.
+        causal: a row attends to itself and to the rows before it in its block.
+        scale: factor of the scores (default D ** -0.5).
+        return_lse: also return the natural logarithm of Σ exp(scale · q kᵀ), differentiable; -inf in unused rows.
+        backend: "triton", "torch" or "reference"; default: the fastest that serves the device and dtype.
+        check_offsets: read the contents of offsets and lengths and raise on wrong ones. Default: on the CPU only, since
+            it synchronises a GPU. Unchecked wrong contents make output, lse and gradients NaN.
+
+    Returns:
+        o `[T, Hq, D]` in q's dtype; with return_lse, (o, lse) with lse `[T, Hq]` fp32. Under autocast q, k and v are cast
+        to the autocast dtype first.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: wrong shapes, dtypes, devices or values, a backend that cannot serve the call, or wrong contents.
+
+    >>> q, k, v = torch.randn(3, 70, 4, 64).unbind()
+    >>> block_attention(q, k, v, torch.tensor([0, 3, 70])).shape
+    torch.Size([70, 4, 64])
+    """
+    q, k, v = _autocast(q, k, v)
+    _check_tensors(q, k, v)
+    _check_options(causal, scale, return_lse, backend)
+    table = _table(q, offsets, lengths, block_size, shift, check_offsets)
+    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    if backend == "reference":
+        o, lse = reference.block_attention(
+            q, k, v, table.offsets, lengths=table.lengths, block_size=table.block_size, shift=table.shift, causal=causal,
+            scale=scale,
+        )  # fmt: skip
+        o, lse = o.to(q.dtype), lse.float()
+    else:
+        if not torch.compiler.is_compiling():
+            ops.register_flops()
+        o, lse = torch.ops.blockattn.attention(
+            q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend
+        )  # fmt: skip
+    return (o, lse) if return_lse else o
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast to the autocast dtype where autocast is on for the device; fp64 is left alone, as torch does."""
+    for name, x in zip("qkv", tensors, strict=True):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.layout != torch.strided:
+            raise ValueError(f"{name} must be a dense tensor, got layout {x.layout}")
+        if x.dim() != 3:
+            raise ValueError(f"{name} must have shape [T, heads, D], got {tuple(x.shape)}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
+    total_rows, heads, head_dim = q.shape
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {q.dtype}")
+    if q.dtype == torch.float64 and q.device.type != "cpu":
+        raise ValueError(f"q may be float64 on the CPU only, got {q.device}")
+    if head_dim % HEAD_DIMS.step or not HEAD_DIMS.start <= head_dim < HEAD_DIMS.stop:
+        raise ValueError(f"q must have a head dim D that is a multiple of 8 from 16 to 256, got {head_dim}")
+    if k.shape[0] != total_rows or k.shape[2] != head_dim:
+        raise ValueError(f"k must have shape [{total_rows}, Hk, {head_dim}] to match q, got {tuple(k.shape)}")
+    if v.shape != k.shape:
+        raise ValueError(f"v must have k's shape {tuple(k.shape)}, got {tuple(v.shape)}")
+    if heads < 1 or k.shape[1] < 1 or heads % k.shape[1]:
+        raise ValueError(f"q's heads must be a positive multiple of k's, got {heads} and {k.shape[1]}")
+
+
+def _check_options(causal: bool, scale: float | None, return_lse: bool, backend: str | None) -> None:
+    for name, value in (("causal", causal), ("return_lse", return_lse)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+    if scale is not None:
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+            raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+        if not math.isfinite(scale):
+            raise ValueError(f"scale must be finite, got {scale}")
+    if backend is not None and backend not in dispatch.BACKENDS:
+        raise ValueError(f"backend must be one of {dispatch.BACKENDS} or None, got {backend!r}")
+
+
+def _table(
+    q: Tensor, offsets: Tensor | TileTable, lengths: Tensor | None, block_size: int | None, shift: int | None,
+    check_offsets: bool | None,
+) -> TileTable:  # fmt: skip
+    """The given table, or a new one from offsets, once it fits q."""
+    if isinstance(offsets, TileTable):
+        for name, value in (("lengths", lengths), ("block_size", block_size), ("shift", shift)):
+            if value is not None:
+                raise ValueError(f"{name} is part of the TileTable that was given as offsets, so it must be None, got {value}")
+        if offsets.total_rows != q.shape[0]:
+            raise ValueError(f"offsets must be a TileTable of q's {q.shape[0]} rows, got one of {offsets.total_rows}")
+        index = offsets.offsets
+    else:
+        index = offsets
+    if isinstance(index, Tensor) and index.device != q.device:
+        raise ValueError(f"offsets must be on q's device {q.device}, got {index.device}")
+    if isinstance(offsets, TileTable):
+        return offsets
+    return TileTable.from_offsets(
+        offsets,
+        total_rows=q.shape[0],
+        block_size=64 if block_size is None else block_size,
+        shift=0 if shift is None else shift,
+        lengths=lengths,
+        check_offsets=check_offsets,
+    )

@@ -1,0 +1,1 @@
+"""Workloads, the streaming limit, and how both are measured."""

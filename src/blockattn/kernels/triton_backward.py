@@ -1,0 +1,113 @@
+"""Portable backward: one program for each (tile, kv head), plain Triton.
+
+    p = softmax(scale · q kᵀ)      dp = do vᵀ      delta = Σ p · dp      ds = p · (dp − delta + dlse)
+    dv = pᵀ do      dk = scale · dsᵀ q      dq = scale · ds k
+
+p is recomputed from q and k, delta comes from Σ p · dp: nothing but q, k and v is kept from the forward. A program loops
+over the query heads of its group and adds dk and dv in registers, so that the sums have one order. Head dims too large for
+the registers are written CHUNK channels at a time; scores are then recomputed for each chunk.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import plans, tile_math, walk
+from .launch import device_of, side_by_side
+
+
+@triton.jit
+def _products(a_ptr, a_row, a_rows, b_ptr, b_row, b_rows, length, D: tl.constexpr, CHUNK: tl.constexpr):
+    """a bᵀ `[a_rows, b_rows]` over all channels, read CHUNK at a time."""
+    products = tl.zeros((a_rows.shape[0], b_rows.shape[0]), tl.float32)
+    for first in range(0, D, CHUNK):
+        a = walk.load_rows(a_ptr, a_row, a_rows, length, first, D, CHUNK)
+        b = walk.load_rows(b_ptr, b_row, b_rows, length, first, D, CHUNK)
+        products = tl.dot(a, tl.trans(b), products)
+    return products
+
+
+@triton.jit
+def backward_kernel(
+    do_ptr, dlse_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, dk_ptr, dv_ptr, tiles_ptr,
+    do_row, do_head, q_row, q_head, k_row, k_head, v_row, v_head, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
+):  # fmt: skip
+    KV_HEADS: tl.constexpr = HEADS // GROUP
+    start, length, kind, kv_head = walk.program_tile(tiles_ptr, KV_HEADS)
+    if length == 0:
+        return
+    dq_row = HEADS * D
+    dkv_row = KV_HEADS * D
+    dq_ptr += start * dq_row + kv_head * GROUP * D
+    dk_ptr += start * dkv_row + kv_head * D
+    dv_ptr += start * dkv_row + kv_head * D
+    if not walk.attends(kind):
+        value = walk.fill_value(kind, 0.0)
+        walk.fill_rows(dk_ptr, dkv_row, length, value, BLOCK, D, CHUNK)
+        walk.fill_rows(dv_ptr, dkv_row, length, value, BLOCK, D, CHUNK)
+        for member in range(GROUP):
+            walk.fill_rows(dq_ptr + member * D, dq_row, length, value, BLOCK, D, CHUNK)
+        return
+
+    first_head = kv_head.to(tl.int64) * GROUP
+    k_ptr += start * k_row + kv_head.to(tl.int64) * k_head
+    v_ptr += start * v_row + kv_head.to(tl.int64) * v_head
+    keys = tl.arange(0, BLOCK).to(tl.int64)
+    for first in range(0, D, CHUNK):
+        k = walk.load_rows(k_ptr, k_row, keys, length, first, D, CHUNK)
+        v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
+        dk = tl.zeros((BLOCK, CHUNK), tl.float32)
+        dv = tl.zeros((BLOCK, CHUNK), tl.float32)
+        for step in range(GROUP * (BLOCK // ROWS)):
+            member = step // (BLOCK // ROWS)
+            queries = step % (BLOCK // ROWS) * ROWS + tl.arange(0, ROWS).to(tl.int64)
+            q_head_ptr = q_ptr + start * q_row + (first_head + member) * q_head
+            do_head_ptr = do_ptr + start * do_row + (first_head + member) * do_head
+            q = walk.load_rows(q_head_ptr, q_row, queries, length, first, D, CHUNK)
+            do = walk.load_rows(do_head_ptr, do_row, queries, length, first, D, CHUNK)
+            if CHUNK >= D:
+                s = tl.dot(q, tl.trans(k))
+                dp = tl.dot(do, tl.trans(v))
+            else:
+                s = _products(q_head_ptr, q_row, queries, k_ptr, k_row, keys, length, D, CHUNK)
+                dp = _products(do_head_ptr, do_row, queries, v_ptr, v_row, keys, length, D, CHUNK)
+            e, _, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
+            p = e / row_sum[:, None]
+            dlse = tl.zeros((ROWS,), tl.float32)
+            if HAS_DLSE:
+                dlse_ptrs = dlse_ptr + (start + queries) * HEADS + first_head + member
+                dlse = tl.load(dlse_ptrs, mask=queries < length, other=0.0)
+            ds = tile_math.score_gradient(p, dp, dlse).to(k.dtype)
+            dv = tl.dot(tl.trans(p.to(do.dtype)), do, dv)
+            dk = tl.dot(tl.trans(ds), q, dk)
+            dq = tl.dot(ds, k) * scale
+            walk.store_rows(dq_ptr + member * D, dq_row, queries, length, first, dq, D, CHUNK)
+        walk.store_rows(dk_ptr, dkv_row, keys, length, first, dk * scale, D, CHUNK)
+        walk.store_rows(dv_ptr, dkv_row, keys, length, first, dv, D, CHUNK)
+
+
+def backward(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor,
+    block_size: int, causal: bool, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, contiguous, in their inputs' dtype; see `blockattn.ops`."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    total_rows, heads, head_dim = q.shape
+    kv_heads = k.shape[1]
+    programs = tiles.shape[0] * kv_heads
+    if total_rows == 0 or programs == 0:
+        return dq, dk, dv
+    do, q, k, v = (side_by_side(x) for x in (do, q, k, v))
+    plan = plans.backward(block_size, head_dim, q.dtype)
+    dlse = None if dlse is None else dlse.contiguous()
+    with device_of(q):
+        backward_kernel[(programs,)](
+            do, dlse, q, k, v, dq, dk, dv, tiles,
+            do.stride(0), do.stride(1), q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), scale,
+            HEADS=heads, GROUP=heads // kv_heads, D=head_dim, BLOCK=block_size, ROWS=plan.rows, CHUNK=plan.chunk,
+            CAUSAL=causal, HAS_DLSE=dlse is not None, num_warps=plan.warps, num_stages=1,
+        )  # fmt: skip
+    return dq, dk, dv

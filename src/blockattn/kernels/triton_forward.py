@@ -1,0 +1,76 @@
+"""Portable forward: one program for each (tile, head), plain Triton.
+
+    s = q kᵀ      p = softmax(scale · s)      o = p v      lse = log Σ exp(scale · s)
+
+Blocks too large for one accumulator are computed ROWS queries at a time, head dims too large in CHUNK channels.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import plans, tile_math, walk
+from .launch import device_of, side_by_side
+
+
+@triton.jit
+def forward_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, tiles_ptr,
+    q_row, q_head, k_row, k_head, v_row, v_head, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
+):  # fmt: skip
+    start, length, kind, head = walk.program_tile(tiles_ptr, HEADS)
+    if length == 0:
+        return
+    o_row = HEADS * D
+    o_ptr += start * o_row + head * D
+    lse_ptr += start * HEADS + head
+    keys = tl.arange(0, BLOCK).to(tl.int64)
+    if not walk.attends(kind):
+        walk.fill_rows(o_ptr, o_row, length, walk.fill_value(kind, 0.0), BLOCK, D, CHUNK)
+        if HAS_LSE:
+            lse = tl.full((BLOCK,), 0.0, tl.float32) + walk.fill_value(kind, float("-inf"))
+            tl.store(lse_ptr + keys * HEADS, lse, mask=keys < length)
+        return
+
+    q_ptr += start * q_row + head.to(tl.int64) * q_head
+    k_ptr += start * k_row + (head // GROUP).to(tl.int64) * k_head
+    v_ptr += start * v_row + (head // GROUP).to(tl.int64) * v_head
+    for first_row in range(0, BLOCK, ROWS):
+        queries = first_row + tl.arange(0, ROWS).to(tl.int64)
+        s = tl.zeros((ROWS, BLOCK), tl.float32)
+        for first in range(0, D, CHUNK):
+            q = walk.load_rows(q_ptr, q_row, queries, length, first, D, CHUNK)
+            k = walk.load_rows(k_ptr, k_row, keys, length, first, D, CHUNK)
+            s = tl.dot(q, tl.trans(k), s)
+        e, row_max, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
+        if HAS_LSE:
+            tl.store(lse_ptr + queries * HEADS, tile_math.logsumexp(row_max, row_sum), mask=queries < length)
+        for first in range(0, D, CHUNK):
+            v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
+            o = tl.dot(e.to(v.dtype), v) / row_sum[:, None]
+            walk.store_rows(o_ptr, o_row, queries, length, first, o, D, CHUNK)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """o `[T, Hq, D]` in q's dtype and lse `[T, Hq]` fp32 (`[0, Hq]` unless asked for); see `blockattn.ops`."""
+    total_rows, heads, head_dim = q.shape
+    o = torch.empty((total_rows, heads, head_dim), dtype=q.dtype, device=q.device)
+    lse = torch.empty((total_rows if return_lse else 0, heads), dtype=torch.float32, device=q.device)
+    programs = tiles.shape[0] * heads
+    if total_rows == 0 or programs == 0:
+        return o, lse
+    q, k, v = (side_by_side(x) for x in (q, k, v))
+    plan = plans.forward(block_size, head_dim, q.dtype)
+    with device_of(q):
+        forward_kernel[(programs,)](
+            q, k, v, o, lse, tiles,
+            q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), scale,
+            HEADS=heads, GROUP=heads // k.shape[1], D=head_dim, BLOCK=block_size, ROWS=plan.rows, CHUNK=plan.chunk,
+            CAUSAL=causal, HAS_LSE=return_lse, num_warps=plan.warps, num_stages=1,
+        )  # fmt: skip
+    return o, lse

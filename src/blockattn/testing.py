@@ -1,0 +1,242 @@
+"""Inputs, the error budget and the comparison behind every parity test, here and on a GPU.
+
+A `Case` names a batch and how its tensors lie in memory; `compare` runs a backend on it, forward and backward, against the
+fp64 oracle, with NaN in every row that no sequence uses. The budget is not chosen: it is the error that the oracle's own
+loop makes when it computes in the working dtype. That loop rounds all that a kernel may round (p, ds and the results) and
+more (s, dp and each sum), so a right kernel stays below it on average (RMS); the largest of many errors may come out up to
+twice as large. Two terms are added to both: one rounding of the result, and one rounding of fp32 (fp64 for fp64) of what
+the sums would be if nothing cancelled, since sums in another order cancel differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .api import block_attention
+
+RESULTS = ("o", "lse", "dq", "dk", "dv")
+LAYOUTS = ("contiguous", "packed", "heads_first", "odd_rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A jagged batch and the options of a call.
+
+    spans: rows of each sequence; used: how many of them are used (None: all); before, after: rows outside every sequence;
+    layout: how q, k and v lie in memory (LAYOUTS); grad_layout: "contiguous", "packed" or "expanded" (stride 0).
+    """
+
+    spans: tuple[int, ...]
+    used: tuple[int, ...] | None = None
+    before: int = 0
+    after: int = 0
+    q_heads: int = 4
+    kv_heads: int = 4
+    head_dim: int = 64
+    block_size: int = 64
+    shift: int = 0
+    causal: bool = False
+    scale: float | None = None
+    dtype: torch.dtype = torch.float32
+    layout: str = "contiguous"
+    grad_layout: str = "contiguous"
+
+    def __str__(self) -> str:
+        parts = ["x".join(map(str, self.spans[:6])) + ("..." if len(self.spans) > 6 else "") or "empty"]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(f"{field.name}={value}".replace("torch.", "").replace(" ", ""))
+        return "-".join(parts)
+
+    @property
+    def total_rows(self) -> int:
+        return self.before + sum(self.spans) + self.after
+
+    def offsets(self, device: torch.device | str) -> Tensor:
+        return torch.tensor([*itertools.accumulate(self.spans, initial=self.before)], device=device)
+
+    def lengths(self, device: torch.device | str) -> Tensor | None:
+        return None if self.used is None else torch.tensor(self.used, device=device)
+
+    def options(self) -> dict:
+        return dict(block_size=self.block_size, shift=self.shift, causal=self.causal, scale=self.scale)
+
+    def used_rows(self, device: torch.device | str) -> Tensor:
+        """`[T]` bool: the rows that some sequence uses."""
+        mask = torch.zeros(self.total_rows, dtype=torch.bool)
+        for begin, rows in zip(self.offsets("cpu").tolist(), self.spans if self.used is None else self.used, strict=False):
+            mask[begin : begin + rows] = True
+        return mask.to(device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """q, k, v (leaves that require grad), the gradients of o and lse, offsets and lengths."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad_o: Tensor
+    grad_lse: Tensor
+    offsets: Tensor
+    lengths: Tensor | None
+
+
+def make_inputs(case: Case, device: torch.device | str = "cpu", seed: int = 0, unused: float = torch.nan) -> Inputs:
+    """Normal random inputs of a case, `unused` in every row that no sequence uses, gradients included."""
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    used = case.used_rows("cpu")[:, None, None]
+
+    def normal(heads: int, *rest: int) -> Tensor:
+        x = torch.randn(case.total_rows, heads, *rest, generator=generator)
+        return x.where(used if rest else used[..., 0], unused)
+
+    heads = (case.q_heads, case.kv_heads, case.kv_heads)
+    q, k, v = place([normal(h, case.head_dim).to(device, case.dtype) for h in heads], case.layout)
+    if case.grad_layout == "expanded":
+        grad_o = torch.ones((), dtype=case.dtype, device=device).expand(q.shape)
+    else:
+        grad_o = place([normal(case.q_heads, case.head_dim).to(device, case.dtype)], case.grad_layout)[0]
+    grad_lse = normal(case.q_heads).to(device)
+    leaves = (x.detach().requires_grad_() for x in (q, k, v))
+    return Inputs(*leaves, grad_o, grad_lse, case.offsets(device), case.lengths(device))
+
+
+def place(tensors: list[Tensor], layout: str) -> list[Tensor]:
+    """The same values, lying in memory as the layout says."""
+    if layout == "contiguous":
+        return tensors
+    if layout == "heads_first":
+        return [x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors]
+    widths = [x[0].numel() for x in tensors] if tensors[0].shape[0] else [x.shape[1] * x.shape[2] for x in tensors]
+    spare = {"packed": 0, "odd_rows": 3}[layout]
+    buffer = tensors[0].new_full((tensors[0].shape[0], sum(widths) + spare), torch.nan)
+    views = buffer[:, : sum(widths)].split(widths, 1)
+    placed = []
+    for x, view in zip(tensors, views, strict=True):
+        view = view.unflatten(1, x.shape[1:])
+        placed.append(view.copy_(x))
+    return placed
+
+
+def run(case: Case, inputs: Inputs, backend: str | None, table=None, with_lse: bool = True) -> dict[str, Tensor]:
+    """o, lse, dq, dk and dv of a backend."""
+    leaves = [x.detach().requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
+    cut = dict(lengths=inputs.lengths, block_size=case.block_size, shift=case.shift) if table is None else {}
+    o, lse = block_attention(
+        *leaves, inputs.offsets if table is None else table, causal=case.causal, scale=case.scale, return_lse=True,
+        backend=backend, **cut,
+    )  # fmt: skip
+    outputs, weights = ([o, lse], [inputs.grad_o, inputs.grad_lse]) if with_lse else ([o], [inputs.grad_o])
+    return dict(zip(RESULTS, (o.detach(), lse.detach(), *torch.autograd.grad(outputs, leaves, weights)), strict=True))
+
+
+def oracle(case: Case, inputs: Inputs, compute_dtype: torch.dtype, with_lse: bool = True) -> dict[str, Tensor]:
+    """o, lse, dq, dk and dv of the reference loop in compute_dtype; zeros stand in for the rows that no sequence uses."""
+    used = case.used_rows(inputs.q.device)[:, None, None]
+    leaves = [x.detach().where(used, 0).to(compute_dtype).requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
+    o, lse = reference.block_attention(
+        *leaves, inputs.offsets, lengths=inputs.lengths, compute_dtype=compute_dtype, **case.options()
+    )
+    loss = (o * inputs.grad_o.where(used, 0).to(compute_dtype)).sum(dtype=torch.float64)
+    if with_lse:
+        used_lse = lse.where(used[..., 0], 0).double()
+        loss = loss + (used_lse * inputs.grad_lse.where(used[..., 0], 0)).sum()
+    gradients = torch.autograd.grad(loss, leaves)
+    return dict(zip(RESULTS, (o.detach(), lse.detach(), *gradients), strict=True))
+
+
+def working_dtype(dtype: torch.dtype, multiplies_in_tf32: bool) -> torch.dtype:
+    """The dtype whose roundings a computation may make: TF32 has float16's ten bits of mantissa."""
+    return torch.float16 if dtype == torch.float32 and multiplies_in_tf32 else dtype
+
+
+def uncancelled(case: Case, inputs: Inputs, with_lse: bool = True) -> dict[str, Tensor]:
+    """To first order, how far each result moves for a relative error of 1 in every product and sum: Σ of absolute terms.
+
+    Dense over the whole batch in fp64, for test sizes.
+    """
+    group, device = case.q_heads // case.kv_heads, inputs.q.device
+    used = case.used_rows(device)
+    q, k, v, do = (
+        x.detach().where(used[:, None, None], 0).double().transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v, inputs.grad_o)
+    )
+    k, v = (x.repeat_interleave(group, 0) for x in (k, v))
+    dlse = inputs.grad_lse.where(used[:, None], 0).double().t()[..., None] * with_lse
+    tile = _tile_numbers(case).to(device)
+    visible = (tile[:, None] == tile) & used
+    if case.causal:
+        visible = visible.tril()
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    p = (q @ k.mT * scale).masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0)
+    s_size = (q.abs() @ k.abs().mT * abs(scale)).masked_fill(~visible, 0)
+    p_size = p * (1 + s_size + (p * s_size).sum(-1, keepdim=True))
+    dp, dp_size = do @ v.mT, do.abs() @ v.abs().mT
+    slope = dp - (p * dp).sum(-1, keepdim=True) + dlse
+    slope_size = dp_size + (p_size * dp_size).sum(-1, keepdim=True) + dlse.abs()
+    ds_size = abs(scale) * (p * slope_size + p_size * slope.abs())
+
+    def kv(x: Tensor) -> Tensor:
+        return x.unflatten(0, (case.kv_heads, group)).sum(1).transpose(0, 1)
+
+    return dict(
+        o=(p_size @ v.abs()).transpose(0, 1),
+        lse=(1 + (p * s_size).sum(-1)).t(),
+        dq=(ds_size @ k.abs()).transpose(0, 1),
+        dk=kv(ds_size.mT @ q.abs()),
+        dv=kv(p_size.mT @ do.abs()),
+    )
+
+
+def _tile_numbers(case: Case) -> Tensor:
+    """`[T]`: a number for each row that only the rows of its block share; -1 in unused rows."""
+    numbers = torch.full((case.total_rows,), -1)
+    used = case.spans if case.used is None else case.used
+    for b, (begin, rows) in enumerate(zip(case.offsets("cpu").tolist(), used, strict=False)):
+        place = torch.arange(rows) + (case.block_size - case.shift if case.shift else 0)
+        numbers[begin : begin + rows] = b * (case.total_rows + 1) + place // case.block_size
+    return numbers
+
+
+def compare(
+    case: Case, inputs: Inputs, results: dict[str, Tensor], multiplies_in_tf32: bool = False, with_lse: bool = True
+) -> list[str]:
+    """What is wrong with the results, a line each; empty when all are within budget and unused rows are 0 (lse -inf)."""
+    truth = oracle(case, inputs, torch.float64, with_lse)
+    working = oracle(case, inputs, working_dtype(case.dtype, multiplies_in_tf32), with_lse)
+    sizes = uncancelled(case, inputs, with_lse)
+    used = case.used_rows(inputs.q.device)
+    sum_eps = torch.finfo(torch.promote_types(case.dtype, torch.float32)).eps
+    wrong = []
+    for name in RESULTS:
+        result = results[name]
+        unused_value = -torch.inf if name == "lse" else 0
+        if not (result[~used] == unused_value).all():
+            wrong.append(f"{name}: rows that no sequence uses must be {unused_value}")
+        got, want, loop = (x[used].double() for x in (result, truth[name], working[name]))
+        spare = sum_eps * sizes[name][used] + torch.finfo(result.dtype).eps / 2 * want.abs()
+        wrong += [f"{name}: {line}" for line in over_budget(got, want, loop, spare)]
+    return wrong
+
+
+def over_budget(got: Tensor, want: Tensor, loop: Tensor, spare: Tensor) -> list[str]:
+    """Compare with the truth `want`; `loop` is the working dtype's own result, `spare` what is added to its error."""
+    if got.numel() == 0:
+        return []
+    if not got.isfinite().all():
+        return [f"{int((~got.isfinite()).sum())} of {got.numel()} values are not finite"]
+    error, allowed = (got - want).abs(), (loop - want).abs()
+    rms, rms_budget = error.square().mean().sqrt(), allowed.square().mean().sqrt() + spare.square().mean().sqrt()
+    largest, budget = error.max(), 2 * allowed.max() + spare.max()
+    found = []
+    if rms > rms_budget:
+        found.append(f"RMS error {rms:.3g} > {rms_budget:.3g}")
+    if largest > budget:
+        found.append(f"largest error {largest:.3g} > {budget:.3g}")
+    return found
