@@ -62,7 +62,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="check each n-th case only")
     arguments = parser.parse_args()
     # Cases that share a compiled kernel stay together.
-    chosen = sorted(cases()[:: arguments.every], key=lambda c: (c.head_dim, c.block_size, str(c.dtype), c.causal, c.kv_heads))
+    chosen = sorted(
+        cases()[:: arguments.every], key=lambda c: (c.head_dim, c.block_size, str(c.dtype), c.causal, c.kv_heads)
+    )
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:

@@ -142,7 +142,9 @@ def _table(
     if isinstance(offsets, TileTable):
         for name, value in (("lengths", lengths), ("block_size", block_size), ("shift", shift)):
             if value is not None:
-                raise ValueError(f"{name} is part of the TileTable that was given as offsets, so it must be None, got {value}")
+                raise ValueError(
+                    f"{name} is part of the TileTable that was given as offsets, so it must be None, got {value}"
+                )
         if offsets.total_rows != q.shape[0]:
             raise ValueError(f"offsets must be a TileTable of q's {q.shape[0]} rows, got one of {offsets.total_rows}")
         index = offsets.offsets

@@ -30,19 +30,12 @@ class Choice:
 
 def choose(device: torch.device, dtype: torch.dtype) -> Choice:
     """The default backend for tensors of this dtype on this device."""
-    if device.type != "cuda":
-        return Choice("torch", f"no kernels for {device.type}")
-    if torch.version.hip is not None:
-        return Choice("torch", "the Triton kernels are opt-in on AMD: backend='triton'")
-    obstacle = _triton_obstacle(device, dtype)
-    if obstacle:
-        return Choice("torch", obstacle)
-    return Choice("triton", f"{_architecture(device)}, Triton {importlib.metadata.version('triton')}")
+    return _choose(device, dtype, dtype == torch.float32 and tf32_allowed())
 
 
 def require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise a ValueError with the reason when this backend cannot serve the device and dtype."""
-    obstacle = _triton_obstacle(device, dtype) if backend == "triton" else None
+    obstacle = _triton_obstacle(device, dtype, dtype == torch.float32 and tf32_allowed()) if backend == "triton" else None
     if obstacle:
         raise ValueError(f"backend='triton' cannot serve this call: {obstacle}. backend=None picks one that can")
 
@@ -55,19 +48,34 @@ def resolve(backend: str | None, device: torch.device, dtype: torch.dtype) -> st
     return backend
 
 
+@functools.cache
 def kernels(backend: str, direction: str) -> ModuleType:
     """The module that computes `direction` ("forward" or "backward") for a backend."""
     name = "torch_backend" if backend == "torch" else f"kernels.{backend}_{direction}"
     return importlib.import_module(f".{name}", __package__)
 
 
+@functools.cache
 def tile_builder(device: torch.device) -> ModuleType:
     """The module whose `build` makes a tile table on this device: two Triton kernels on a GPU, else torch operations."""
     name = "kernels.triton_tiles" if device.type == "cuda" and _installed_obstacle() is None else "tiles"
     return importlib.import_module(f".{name}", __package__)
 
 
-def _triton_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
+@functools.cache
+def _choose(device: torch.device, dtype: torch.dtype, tf32: bool) -> Choice:
+    if device.type != "cuda":
+        return Choice("torch", f"no kernels for {device.type}")
+    if torch.version.hip is not None:
+        return Choice("torch", "the Triton kernels are opt-in on AMD: backend='triton'")
+    obstacle = _triton_obstacle(device, dtype, tf32)
+    if obstacle:
+        return Choice("torch", obstacle)
+    return Choice("triton", f"{_architecture(device)}, Triton {importlib.metadata.version('triton')}")
+
+
+@functools.cache
+def _triton_obstacle(device: torch.device, dtype: torch.dtype, tf32: bool) -> str | None:
     """Why the Triton kernels cannot compute tensors of this dtype on this device; None when they can."""
     obstacle = _installed_obstacle()
     if obstacle:
@@ -82,7 +90,7 @@ def _triton_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
         return "its kernels compute bfloat16, float16 and float32, got float64"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return f"it needs compute capability 8.0 or newer, got {_architecture(device)}"
-    if dtype == torch.float32 and not tf32_allowed():
+    if dtype == torch.float32 and not tf32:
         return (
             "float32 tensors are multiplied in TF32 there, which torch.backends.cuda.matmul does not allow "
             "(fp32_precision is not 'tf32')"

@@ -122,7 +122,9 @@ def _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, *
     return 2 * 2 * total_rows * block_size * heads * head_dim
 
 
-def _backward_flops(grad_o_shape, grad_lse_shape, q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs) -> int:
+def _backward_flops(
+    grad_o_shape, grad_lse_shape, q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs
+) -> int:
     """Five products for the forward's two; the scores are recomputed."""
     return _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size) * 5 // 2
 

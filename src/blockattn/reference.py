@@ -6,6 +6,8 @@ the kernels, so that a mistake there cannot agree with itself here. Gradients ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,8 +24,12 @@ def block_attention(
     causal: bool = False,
     scale: float | None = None,
     compute_dtype: torch.dtype = torch.float64,
+    matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
 ) -> tuple[Tensor, Tensor]:
-    """o `[T, Hq, D]` and lse `[T, Hq]`, both in compute_dtype; arguments as `blockattn.block_attention`."""
+    """o `[T, Hq, D]` and lse `[T, Hq]`, both in compute_dtype; arguments as `blockattn.block_attention`.
+
+    `matmul` multiplies the matrices, for tests of other roundings.
+    """
     total_rows, q_heads, head_dim = q.shape
     group = q_heads // k.shape[1]
     scale = head_dim**-0.5 if scale is None else scale
@@ -41,7 +47,7 @@ def block_attention(
             stop = min(stop, end)
             skip_to(start)
             rows = slice(start, stop)
-            o, lse = _attend(*(x[rows].to(compute_dtype) for x in (q, k, v)), group, scale, causal)
+            o, lse = _attend(*(x[rows].to(compute_dtype) for x in (q, k, v)), group, scale, causal, matmul)
             o_parts.append(o)
             lse_parts.append(lse)
             done, start, stop = stop, stop, stop + block_size
@@ -50,12 +56,14 @@ def block_attention(
     return torch.cat(o_parts) + graph, torch.cat(lse_parts) + graph
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, group: int, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, group: int, scale: float, causal: bool, matmul: Callable
+) -> tuple[Tensor, Tensor]:
     """One block: q `[n, Hq, D]`, k and v `[n, Hk, D]` to o `[n, Hq, D]` and lse `[n, Hq]`."""
     q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-    s = q @ k.transpose(1, 2) * scale
+    s = matmul(q, k.transpose(1, 2)) * scale
     if causal:
         later = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1)
         s = s.masked_fill(later, -torch.inf)
-    o = s.softmax(-1) @ v
+    o = matmul(s.softmax(-1), v)
     return o.transpose(0, 1), s.logsumexp(-1).transpose(0, 1)

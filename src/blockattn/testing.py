@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -137,12 +138,14 @@ def run(case: Case, inputs: Inputs, backend: str | None, table=None, with_lse: b
     return dict(zip(RESULTS, (o.detach(), lse.detach(), *torch.autograd.grad(outputs, leaves, weights)), strict=True))
 
 
-def oracle(case: Case, inputs: Inputs, compute_dtype: torch.dtype, with_lse: bool = True) -> dict[str, Tensor]:
+def oracle(
+    case: Case, inputs: Inputs, compute_dtype: torch.dtype, with_lse: bool = True, matmul: Callable = torch.matmul
+) -> dict[str, Tensor]:
     """o, lse, dq, dk and dv of the reference loop in compute_dtype; zeros stand in for the rows that no sequence uses."""
     used = case.used_rows(inputs.q.device)[:, None, None]
     leaves = [x.detach().where(used, 0).to(compute_dtype).requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
     o, lse = reference.block_attention(
-        *leaves, inputs.offsets, lengths=inputs.lengths, compute_dtype=compute_dtype, **case.options()
+        *leaves, inputs.offsets, lengths=inputs.lengths, compute_dtype=compute_dtype, matmul=matmul, **case.options()
     )
     loss = (o * inputs.grad_o.where(used, 0).to(compute_dtype)).sum(dtype=torch.float64)
     if with_lse:
@@ -152,9 +155,25 @@ def oracle(case: Case, inputs: Inputs, compute_dtype: torch.dtype, with_lse: boo
     return dict(zip(RESULTS, (o.detach(), lse.detach(), *gradients), strict=True))
 
 
-def working_dtype(dtype: torch.dtype, multiplies_in_tf32: bool) -> torch.dtype:
-    """The dtype whose roundings a computation may make: TF32 has float16's ten bits of mantissa."""
-    return torch.float16 if dtype == torch.float32 and multiplies_in_tf32 else dtype
+def _tf32(x: Tensor) -> Tensor:
+    """Cut fp32 to TF32's ten bits of mantissa, as the tensor cores do with an fp32 operand."""
+    return (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+class Tf32Matmul(torch.autograd.Function):
+    """A product of fp32 matrices whose operands and result are TF32, in both directions."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
+        a, b = _tf32(a), _tf32(b)
+        ctx.save_for_backward(a, b)
+        return _tf32(a @ b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        grad = _tf32(grad)
+        return _tf32(grad @ b.mT), _tf32(a.mT @ grad)
 
 
 def uncancelled(case: Case, inputs: Inputs, with_lse: bool = True) -> dict[str, Tensor]:
@@ -165,7 +184,8 @@ def uncancelled(case: Case, inputs: Inputs, with_lse: bool = True) -> dict[str, 
     group, device = case.q_heads // case.kv_heads, inputs.q.device
     used = case.used_rows(device)
     q, k, v, do = (
-        x.detach().where(used[:, None, None], 0).double().transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v, inputs.grad_o)
+        x.detach().where(used[:, None, None], 0).double().transpose(0, 1)
+        for x in (inputs.q, inputs.k, inputs.v, inputs.grad_o)
     )
     k, v = (x.repeat_interleave(group, 0) for x in (k, v))
     dlse = inputs.grad_lse.where(used[:, None], 0).double().t()[..., None] * with_lse
@@ -209,7 +229,8 @@ def compare(
 ) -> list[str]:
     """What is wrong with the results, a line each; empty when all are within budget and unused rows are 0 (lse -inf)."""
     truth = oracle(case, inputs, torch.float64, with_lse)
-    working = oracle(case, inputs, working_dtype(case.dtype, multiplies_in_tf32), with_lse)
+    matmul = Tf32Matmul.apply if multiplies_in_tf32 and case.dtype == torch.float32 else torch.matmul
+    working = oracle(case, inputs, case.dtype, with_lse, matmul)
     sizes = uncancelled(case, inputs, with_lse)
     used = case.used_rows(inputs.q.device)
     sum_eps = torch.finfo(torch.promote_types(case.dtype, torch.float32)).eps

@@ -1,4 +1,6 @@
-"""What a launch needs of its tensors: their device made current, and channels that lie side by side."""
+"""Launching a kernel at little host time, on the device of its tensors, and what it needs of their strides."""
+
+from __future__ import annotations
 
 import contextlib
 
@@ -6,6 +8,48 @@ import torch
 from torch import Tensor
 
 _CURRENT = contextlib.nullcontext()
+
+
+class Launcher:
+    """Launches a Triton kernel, and passes by Triton's processing of arguments for a call like an earlier one.
+
+    Calls are alike when everything that Triton compiles for agrees: the device, constants, dtypes, the alignment of the
+    tensors and the values of the integers. Kernel parameters come in this order: tensors, numbers, constants.
+    """
+
+    def __init__(self, kernel, most_compiled: int = 1024):
+        self.kernel = kernel
+        self._compiled = {}
+        self._most_compiled = most_compiled  # integers such as strides may take any number of values
+
+    def __call__(
+        self,
+        programs: int,
+        tensors: tuple[Tensor | None, ...],
+        integers: tuple[int, ...],
+        floats: tuple[float, ...],
+        constants: tuple,
+        warps: int,
+    ) -> None:
+        first = tensors[0]
+        key = (
+            first.device,
+            first.dtype,
+            constants,
+            warps,
+            integers,
+            *[x is None or x.data_ptr() & 15 for x in tensors],
+        )
+        compiled = self._compiled.get(key)
+        with device_of(first):
+            if compiled is not None:
+                compiled[(programs, 1, 1)](*tensors, *integers, *floats, *constants)
+                return
+            compiled = self.kernel[(programs,)](*tensors, *integers, *floats, *constants, num_warps=warps, num_stages=1)
+        if compiled is not None:  # Triton's interpreter compiles nothing
+            if len(self._compiled) >= self._most_compiled:
+                self._compiled.clear()
+            self._compiled[key] = compiled
 
 
 def device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
@@ -18,3 +62,13 @@ def device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
 def side_by_side(tensor: Tensor) -> Tensor:
     """The tensor itself when its last stride is 1, else a copy: only an expanded gradient should need one."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Row and head stride of each tensor, in a row."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:2])
+
+
+def wide(block_size: int, row_and_head_strides: tuple[int, ...]) -> bool:
+    """Whether a row of a tile can lie 2³¹ or more elements after the tile's first."""
+    return max(row_and_head_strides) * block_size >= 1 << 31

@@ -30,9 +30,17 @@ def _padded(head_dim: int) -> int:
 
 @functools.cache
 def forward(block_size: int, head_dim: int, dtype: torch.dtype) -> Plan:
-    return Plan(block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8)
+    return Plan(
+        block_size,
+        _padded(head_dim),
+        1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8,
+    )
 
 
 @functools.cache
 def backward(block_size: int, head_dim: int, dtype: torch.dtype) -> Plan:
-    return Plan(block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8)
+    return Plan(
+        block_size,
+        _padded(head_dim),
+        1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8,
+    )

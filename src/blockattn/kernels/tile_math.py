@@ -7,12 +7,9 @@ running maximum and no correction.
 import triton
 import triton.language as tl
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_LN_2 = tl.constexpr(0.6931471805599453)
-
 
 @triton.jit
-def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr):
+def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr, LN_2: tl.constexpr = 0.6931471805599453):
     """exp(scale · s − row maximum) `[M, N]`, the row maximum (in base 2) and the row sum, over the keys a query sees.
 
     A query sees the keys inside the tile and, when causal, none after itself. Queries past the length see them too: their
@@ -21,16 +18,16 @@ def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr):
     visible = (keys < length)[None, :]
     if CAUSAL:
         visible = visible & (keys[None, :] <= queries[:, None])
-    s = tl.where(visible, s * (scale * _LOG2_E), float("-inf"))
+    s = tl.where(visible, s * (scale / LN_2), float("-inf"))
     row_max = tl.max(s, 1)
     e = tl.exp2(s - row_max[:, None])
     return e, row_max, tl.sum(e, 1)
 
 
 @triton.jit
-def logsumexp(row_max, row_sum):
+def logsumexp(row_max, row_sum, LN_2: tl.constexpr = 0.6931471805599453):
     """Natural logarithm of the sum of exp(scale · s), from the base-2 maximum and the row sum."""
-    return (row_max + tl.log2(row_sum)) * _LN_2
+    return (row_max + tl.log2(row_sum)) * LN_2
 
 
 @triton.jit

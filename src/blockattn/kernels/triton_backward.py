@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import device_of, side_by_side
+from .launch import Launcher, side_by_side, strides, wide
 
 
 @triton.jit
@@ -33,9 +33,10 @@ def backward_kernel(
     do_ptr, dlse_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, dk_ptr, dv_ptr, tiles_ptr,
     do_row, do_head, q_row, q_head, k_row, k_head, v_row, v_head, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
+    CHUNK: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     KV_HEADS: tl.constexpr = HEADS // GROUP
+    STEPS: tl.constexpr = GROUP * (BLOCK // ROWS)
     start, length, kind, kv_head = walk.program_tile(tiles_ptr, KV_HEADS)
     if length == 0:
         return
@@ -55,15 +56,15 @@ def backward_kernel(
     first_head = kv_head.to(tl.int64) * GROUP
     k_ptr += start * k_row + kv_head.to(tl.int64) * k_head
     v_ptr += start * v_row + kv_head.to(tl.int64) * v_head
-    keys = tl.arange(0, BLOCK).to(tl.int64)
+    keys = walk.rows_from(0, BLOCK, WIDE)
     for first in range(0, D, CHUNK):
         k = walk.load_rows(k_ptr, k_row, keys, length, first, D, CHUNK)
         v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
         dk = tl.zeros((BLOCK, CHUNK), tl.float32)
         dv = tl.zeros((BLOCK, CHUNK), tl.float32)
-        for step in range(GROUP * (BLOCK // ROWS)):
+        for step in range(STEPS):
             member = step // (BLOCK // ROWS)
-            queries = step % (BLOCK // ROWS) * ROWS + tl.arange(0, ROWS).to(tl.int64)
+            queries = walk.rows_from(step % (BLOCK // ROWS) * ROWS, ROWS, WIDE)
             q_head_ptr = q_ptr + start * q_row + (first_head + member) * q_head
             do_head_ptr = do_ptr + start * do_row + (first_head + member) * do_head
             q = walk.load_rows(q_head_ptr, q_row, queries, length, first, D, CHUNK)
@@ -75,18 +76,24 @@ def backward_kernel(
                 s = _products(q_head_ptr, q_row, queries, k_ptr, k_row, keys, length, D, CHUNK)
                 dp = _products(do_head_ptr, do_row, queries, v_ptr, v_row, keys, length, D, CHUNK)
             e, _, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
-            p = e / row_sum[:, None]
+            p = e * (1.0 / row_sum)[:, None]
             dlse = tl.zeros((ROWS,), tl.float32)
             if HAS_DLSE:
                 dlse_ptrs = dlse_ptr + (start + queries) * HEADS + first_head + member
                 dlse = tl.load(dlse_ptrs, mask=queries < length, other=0.0)
             ds = tile_math.score_gradient(p, dp, dlse).to(k.dtype)
+            # Each accumulator is stored as soon as it is complete, so that its registers are free for the next.
             dv = tl.dot(tl.trans(p.to(do.dtype)), do, dv)
+            if step == STEPS - 1:
+                walk.store_rows(dv_ptr, dkv_row, keys, length, first, dv, D, CHUNK)
             dk = tl.dot(tl.trans(ds), q, dk)
+            if step == STEPS - 1:
+                walk.store_rows(dk_ptr, dkv_row, keys, length, first, dk * scale, D, CHUNK)
             dq = tl.dot(ds, k) * scale
             walk.store_rows(dq_ptr + member * D, dq_row, queries, length, first, dq, D, CHUNK)
-        walk.store_rows(dk_ptr, dkv_row, keys, length, first, dk * scale, D, CHUNK)
-        walk.store_rows(dv_ptr, dkv_row, keys, length, first, dv, D, CHUNK)
+
+
+_launch = Launcher(backward_kernel)
 
 
 def backward(
@@ -100,14 +107,13 @@ def backward(
     programs = tiles.shape[0] * kv_heads
     if total_rows == 0 or programs == 0:
         return dq, dk, dv
-    do, q, k, v = (side_by_side(x) for x in (do, q, k, v))
-    plan = plans.backward(block_size, head_dim, q.dtype)
+    do, q, k, v = side_by_side(do), side_by_side(q), side_by_side(k), side_by_side(v)
     dlse = None if dlse is None else dlse.contiguous()
-    with device_of(q):
-        backward_kernel[(programs,)](
-            do, dlse, q, k, v, dq, dk, dv, tiles,
-            do.stride(0), do.stride(1), q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), scale,
-            HEADS=heads, GROUP=heads // kv_heads, D=head_dim, BLOCK=block_size, ROWS=plan.rows, CHUNK=plan.chunk,
-            CAUSAL=causal, HAS_DLSE=dlse is not None, num_warps=plan.warps, num_stages=1,
-        )  # fmt: skip
+    plan = plans.backward(block_size, head_dim, q.dtype)
+    steps = strides(do, q, k, v)
+    constants = (
+        heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal,
+        dlse is not None,
+    )  # fmt: skip
+    _launch(programs, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan.warps)
     return dq, dk, dv

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import device_of, side_by_side
+from .launch import Launcher, side_by_side, strides, wide
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def forward_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, tiles_ptr,
     q_row, q_head, k_row, k_head, v_row, v_head, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
+    CHUNK: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
 ):  # fmt: skip
     start, length, kind, head = walk.program_tile(tiles_ptr, HEADS)
     if length == 0:
@@ -27,7 +27,7 @@ def forward_kernel(
     o_row = HEADS * D
     o_ptr += start * o_row + head * D
     lse_ptr += start * HEADS + head
-    keys = tl.arange(0, BLOCK).to(tl.int64)
+    keys = walk.rows_from(0, BLOCK, WIDE)
     if not walk.attends(kind):
         walk.fill_rows(o_ptr, o_row, length, walk.fill_value(kind, 0.0), BLOCK, D, CHUNK)
         if HAS_LSE:
@@ -39,19 +39,26 @@ def forward_kernel(
     k_ptr += start * k_row + (head // GROUP).to(tl.int64) * k_head
     v_ptr += start * v_row + (head // GROUP).to(tl.int64) * v_head
     for first_row in range(0, BLOCK, ROWS):
-        queries = first_row + tl.arange(0, ROWS).to(tl.int64)
+        queries = walk.rows_from(first_row, ROWS, WIDE)
+        v = walk.load_rows(v_ptr, v_row, keys, length, 0, D, CHUNK)  # early: it arrives while the scores are computed
         s = tl.zeros((ROWS, BLOCK), tl.float32)
-        for first in range(0, D, CHUNK):
+        for first in tl.static_range(0, D, CHUNK):
             q = walk.load_rows(q_ptr, q_row, queries, length, first, D, CHUNK)
             k = walk.load_rows(k_ptr, k_row, keys, length, first, D, CHUNK)
             s = tl.dot(q, tl.trans(k), s)
         e, row_max, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
         if HAS_LSE:
             tl.store(lse_ptr + queries * HEADS, tile_math.logsumexp(row_max, row_sum), mask=queries < length)
-        for first in range(0, D, CHUNK):
-            v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
-            o = tl.dot(e.to(v.dtype), v) / row_sum[:, None]
+        e = e.to(v.dtype)
+        normaliser = 1.0 / row_sum
+        for first in tl.static_range(0, D, CHUNK):
+            if first > 0:
+                v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
+            o = tl.dot(e, v) * normaliser[:, None]
             walk.store_rows(o_ptr, o_row, queries, length, first, o, D, CHUNK)
+
+
+_launch = Launcher(forward_kernel)
 
 
 def forward(
@@ -64,13 +71,11 @@ def forward(
     programs = tiles.shape[0] * heads
     if total_rows == 0 or programs == 0:
         return o, lse
-    q, k, v = (side_by_side(x) for x in (q, k, v))
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     plan = plans.forward(block_size, head_dim, q.dtype)
-    with device_of(q):
-        forward_kernel[(programs,)](
-            q, k, v, o, lse, tiles,
-            q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), scale,
-            HEADS=heads, GROUP=heads // k.shape[1], D=head_dim, BLOCK=block_size, ROWS=plan.rows, CHUNK=plan.chunk,
-            CAUSAL=causal, HAS_LSE=return_lse, num_warps=plan.warps, num_stages=1,
-        )  # fmt: skip
+    steps = strides(q, k, v)
+    constants = (
+        heads, heads // k.shape[1], head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal, return_lse
+    )  # fmt: skip
+    _launch(programs, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan.warps)
     return o, lse

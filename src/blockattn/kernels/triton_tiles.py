@@ -10,10 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .. import tiles as _tiles
+from .. import tiles
 from .launch import device_of
-
-_ATTEND, _ZERO, _POISON = tl.constexpr(_tiles.ATTEND), tl.constexpr(_tiles.ZERO), tl.constexpr(_tiles.POISON)
 
 
 @triton.jit
@@ -32,7 +30,7 @@ def _piece(piece, offsets_ptr, lengths_ptr, sequences, total_rows, LEAD: tl.cons
     gap_end = tl.where(b < sequences, after, total_rows)
     start = tl.where(is_gap, begin + used, begin)
     rows = tl.where(is_gap, gap_end - start, used)
-    valid = tl.where(is_gap, (0 <= start) & (start <= after) & (after <= total_rows), (0 <= used) & (used <= total_rows))
+    valid = tl.where(is_gap, (start >= 0) & (start <= after) & (after <= total_rows), (used >= 0) & (used <= total_rows))
     return start, rows, tl.where(is_gap, 0, LEAD), is_gap, valid
 
 
@@ -59,6 +57,7 @@ def count_kernel(
 def expand_kernel(
     offsets_ptr, lengths_ptr, ends_ptr, tiles_ptr, slots, sequences, total_rows, bisections,
     BLOCK: tl.constexpr, LEAD: tl.constexpr, HAS_LENGTHS: tl.constexpr, STEP: tl.constexpr,
+    ATTEND: tl.constexpr = tiles.ATTEND, ZERO: tl.constexpr = tiles.ZERO, POISON: tl.constexpr = tiles.POISON,
 ):  # fmt: skip
     pieces = 2 * sequences + 1
     slot = tl.program_id(0).to(tl.int64) * STEP + tl.arange(0, STEP)
@@ -77,7 +76,7 @@ def expand_kernel(
     length = tl.maximum(tl.minimum(first + BLOCK, rows) - begin, 0)
     start = tl.where(valid, start + begin, slot * BLOCK)
     length = tl.where(valid, length, tl.minimum(tl.maximum(total_rows - slot * BLOCK, 0), BLOCK))
-    kind = tl.where(valid, tl.where(is_gap, _ZERO, _ATTEND), _POISON)
+    kind = tl.where(valid, tl.where(is_gap, ZERO, ATTEND), POISON)
     line_ptr = tiles_ptr + slot * 3
     tl.store(line_ptr, start, mask=slot < slots)
     tl.store(line_ptr + 1, length, mask=slot < slots)
@@ -87,20 +86,30 @@ def expand_kernel(
 def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: int, shift: int) -> Tensor:
     """The same table as `blockattn.tiles.build`: `[capacity, 3]` int64 on offsets' device."""
     sequences = offsets.shape[0] - 1
-    slots = _tiles.capacity(total_rows, sequences, block_size, shift, lengths is not None)
+    slots = tiles.capacity(total_rows, sequences, block_size, shift, lengths is not None)
     offsets = offsets.contiguous()
     lengths = None if lengths is None else lengths.contiguous()
     pieces = 2 * sequences + 1
     ends = torch.empty(pieces + 1, dtype=torch.int64, device=offsets.device)
-    tiles = torch.empty((slots, 3), dtype=torch.int64, device=offsets.device)
+    table = torch.empty((slots, 3), dtype=torch.int64, device=offsets.device)
     shape = dict(
         BLOCK=block_size,
-        LEAD=_tiles.lead_rows(block_size, shift),
+        LEAD=tiles.lead_rows(block_size, shift),
         HAS_LENGTHS=lengths is not None,
     )
     with device_of(offsets):
         count_kernel[(1,)](offsets, lengths, ends, sequences, total_rows, **shape, STEP=2048, num_warps=8)
         expand_kernel[(triton.cdiv(slots, 128),)](
-            offsets, lengths, ends, tiles, slots, sequences, total_rows, pieces.bit_length(), **shape, STEP=128, num_warps=4
+            offsets,
+            lengths,
+            ends,
+            table,
+            slots,
+            sequences,
+            total_rows,
+            pieces.bit_length(),
+            **shape,
+            STEP=128,
+            num_warps=4,
         )
-    return tiles
+    return table

@@ -1,16 +1,14 @@
 """The walk over the tile table, and the masked loads and stores of a tile's rows.
 
 A tile has `start` (its first row in the tensor), `length` (its rows) and `kind`; the table is data (see blockattn.tiles),
-so a program only loads its line. Rows outside a tile are never read: masked loads give 0 there.
+so a program only loads its line. Rows outside a tile are never read: masked loads give 0 there. Constants are defaults of
+parameters, since Triton compares every global that a kernel uses at each launch.
 """
 
 import triton
 import triton.language as tl
 
-from .. import tiles as _tiles
-
-_ATTEND = tl.constexpr(_tiles.ATTEND)
-_POISON = tl.constexpr(_tiles.POISON)
+from .. import tiles
 
 
 @triton.jit
@@ -22,14 +20,21 @@ def program_tile(tiles_ptr, HEADS: tl.constexpr):
 
 
 @triton.jit
-def attends(kind):
-    return kind == _ATTEND
+def rows_from(first, COUNT: tl.constexpr, WIDE: tl.constexpr):
+    """Row numbers inside a tile, `[COUNT]`: 64 bits wide where a row's offset from its tile's start needs them."""
+    rows = first + tl.arange(0, COUNT)
+    return rows.to(tl.int64) if WIDE else rows
 
 
 @triton.jit
-def fill_value(kind, unused):
+def attends(kind, ATTEND: tl.constexpr = tiles.ATTEND):
+    return kind == ATTEND
+
+
+@triton.jit
+def fill_value(kind, unused, POISON: tl.constexpr = tiles.POISON):
     """What a tile that does not attend holds: `unused` in rows that no sequence uses, NaN where the table is poisoned."""
-    return tl.where(kind == _POISON, float("nan"), unused)
+    return tl.where(kind == POISON, float("nan"), unused)
 
 
 @triton.jit
@@ -51,7 +56,7 @@ def store_rows(ptr, row_stride, rows, length, first, value, D: tl.constexpr, CHU
 @triton.jit
 def fill_rows(ptr, row_stride, length, value, BLOCK: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr):
     """Fill all rows and channels of one head of a tile with `value`."""
-    rows = tl.arange(0, BLOCK).to(tl.int64)
+    rows = tl.arange(0, BLOCK)
     for first in range(0, D, CHUNK):
         store_rows(ptr, row_stride, rows, length, first, tl.zeros((BLOCK, CHUNK), tl.float32) + value, D, CHUNK)
 
