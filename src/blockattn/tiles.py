@@ -20,7 +20,7 @@ BLOCK_SIZES = (16, 32, 64, 128)
 
 
 def capacity(total_rows: int, sequences: int, block_size: int, shift: int, has_lengths: bool) -> int:
-    """Slots of a table: the most tiles that any contents of these shapes can need, at most T // block + 2 B + 2 (3 B + 2)."""
+    """Slots of a table: the most tiles that contents of these shapes can need, at most T // block + 2 B + 2 (3 B + 2)."""
     gaps = sequences + 2 if has_lengths else 2
     padding = (sequences + gaps) * (block_size - 1) + sequences * lead_rows(block_size, shift)
     return (total_rows + padding) // block_size
@@ -134,12 +134,14 @@ class TileTable:
                 )
             if lengths.device != offsets.device:
                 raise ValueError(f"lengths must be on offsets' device {offsets.device}, got {lengths.device}")
+        if isinstance(block_size, bool) or not isinstance(block_size, int):
+            raise TypeError(f"block_size must be an integer, got {type(block_size).__name__}")
         if block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size!r}")
         if isinstance(shift, bool) or not isinstance(shift, int) or not 0 <= shift < block_size:
             raise ValueError(f"shift must be an integer within 0 and block_size - 1 = {block_size - 1}, got {shift!r}")
         if total_rows < 0:
-            raise ValueError(f"total_rows must not be negative, got {total_rows}")
+            raise ValueError(f"total_rows must be an integer of at least 0, got {total_rows}")
         check = offsets.device.type == "cpu" if check_offsets is None else check_offsets
         tiles = torch.ops.blockattn.build_tiles(offsets, lengths, total_rows, block_size, shift, check)
         return cls(tiles, offsets, lengths, total_rows, block_size, shift)

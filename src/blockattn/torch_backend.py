@@ -1,12 +1,14 @@
 """Block attention with `scaled_dot_product_attention` on gathered tiles: every device, every dtype.
 
-Tiles are gathered to `[n, H, block, D]`, padded with zeros where they are short, and scattered back. On the CPU full tiles
-go without a mask and apart from short ones; elsewhere all slots of the table go together with a mask, so that nothing waits
-for the device. A row's bits depend on its own tile only. The backward recomputes the tiles and uses torch's gradients.
+Tiles are gathered to `[n, H, block, D]`, padded with zeros where they are short, and scattered back, a few at a time so
+that their scores stay in cache. On the CPU full tiles go without a mask and apart from short ones; elsewhere all slots of
+the table go with a mask, so that nothing waits for the device. A row's bits depend on its own tile only. The backward
+recomputes the scores in fp32 (fp64 for fp64) and follows the same formulas as the kernels.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -15,71 +17,87 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .tiles import ATTEND, POISON
 
+_SCORES_AT_ONCE = {"cpu": 1 << 22}
+_SCORES_AT_ONCE_ELSEWHERE = 1 << 26
+
 
 class _Group:
-    """Tiles that are computed together: which rows they hold, which of those are inside, and who sees whom.
+    """Tiles that are computed together: which rows they hold, which of those are padding, and who sees whom.
 
-    `rows [n · block]` names each tile's rows, T (one past the last) for padding; `visible` is a boolean mask that
-    broadcasts to `[n, H, block, block]`, or None where all see all.
+    `rows [n · block]` names each tile's rows, T (one past the last) for padding; `bias` is 0 where a key is seen, -inf
+    elsewhere, and broadcasts to `[n, H, block, block]`; None where all see all.
     """
 
     def __init__(self, starts: Tensor, lengths: Tensor, total_rows: int, block_size: int, causal: bool, padded: bool):
         place = torch.arange(block_size, device=starts.device)
         self.shape = (starts.shape[0], block_size)
-        self.causal = causal and not padded
         self.rows = (starts[:, None] + place).flatten()
-        self.inside = self.visible = None
+        self.inside = None
+        self.is_causal = causal and not padded
+        visible = place <= place[:, None] if causal else None
         if padded:
             inside = place < lengths[:, None]
-            self.rows = self.rows.where(inside.flatten(), total_rows)
-            self.inside = inside.flatten()[:, None, None]
+            self.inside = inside.flatten()
+            self.rows = self.rows.where(self.inside, total_rows)
             # A slot without rows sees its zeros, so that its softmax is finite; it is scattered nowhere.
-            self.visible = (inside | (lengths == 0)[:, None])[:, None, None, :]
-            if causal:
-                self.visible = self.visible & (place <= place[:, None])
+            keys = (inside | (lengths == 0)[:, None])[:, None, None, :]
+            visible = keys & visible if causal else keys
+        self.bias = (
+            None if visible is None else torch.zeros_like(visible, dtype=torch.float32).masked_fill_(~visible, -torch.inf)
+        )
+
+    @functools.cached_property
+    def padding(self) -> Tensor:
+        """The places of `rows` that are padding; reads the device, so for the CPU only."""
+        return (~self.inside).nonzero().squeeze(1)
 
     def gather(self, x: Tensor) -> Tensor:
         """`[T, H, D]` to `[n, H, block, D]`, 0 in padding whatever the tensor holds."""
         rows = self.rows if self.inside is None else self.rows.clamp(max=x.shape[0] - 1)
         tiles = x.index_select(0, rows)
         if self.inside is not None:
-            tiles = tiles.where(self.inside, 0)
+            if x.device.type == "cpu":
+                tiles.index_fill_(0, self.padding, 0)
+            else:
+                tiles = tiles.where(self.inside[:, None, None], 0)
         return tiles.unflatten(0, self.shape).transpose(1, 2)
 
     def scatter(self, tiles: Tensor, out: Tensor) -> None:
         """Write `[n, H, block, ...]` to rows of out `[T + 1, H, ...]`, whose last row takes the padding."""
-        out[self.rows] = tiles.transpose(1, 2).flatten(0, 1).to(out.dtype)
+        out.index_copy_(0, self.rows, tiles.transpose(1, 2).flatten(0, 1).to(out.dtype))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        return scaled_dot_product_attention(q, k, v, attn_mask=self.visible, is_causal=self.causal, scale=scale)
+        k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
+        mask = None if self.is_causal or self.bias is None else self.bias.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.is_causal, scale=scale)
 
-    def logsumexp(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
-        """`[n, H, block]` in fp32 (fp64 for fp64)."""
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        s = q.to(dtype) @ k.to(dtype).repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(2, 3) * scale
-        visible = self.visible
-        if self.causal:
-            visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
-        return (s if visible is None else s.masked_fill(~visible, -torch.inf)).logsumexp(-1)
+    def scores(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """scale · q kᵀ `[n, H, block, block]` of tiles whose heads agree; -inf where a key is not seen."""
+        s = (q @ k.mT).mul_(scale)
+        return s if self.bias is None else s.add_(self.bias)
 
 
-def _groups(tiles: Tensor, total_rows: int, block_size: int, causal: bool) -> Iterator[_Group]:
+def _groups(tiles: Tensor, heads: int, total_rows: int, block_size: int, causal: bool) -> Iterator[_Group]:
     starts, lengths, kinds = tiles.unbind(1)
     lengths = lengths.where(kinds == ATTEND, 0)
-    if tiles.device.type != "cpu":
-        yield _Group(starts, lengths, total_rows, block_size, causal, padded=True)
-        return
-    for chosen, padded in ((lengths == block_size, False), ((lengths > 0) & (lengths < block_size), True)):
-        index = chosen.nonzero().squeeze(1)
-        if len(index):
-            yield _Group(starts[index], lengths[index], total_rows, block_size, causal, padded)
+    subsets = [(starts, lengths, True)]
+    if tiles.device.type == "cpu":
+        full, short = lengths == block_size, (lengths > 0) & (lengths < block_size)
+        subsets = [(starts[full], lengths[full], False), (starts[short], lengths[short], True)]
+    most_scores = _SCORES_AT_ONCE.get(tiles.device.type, _SCORES_AT_ONCE_ELSEWHERE)
+    at_once = max(1, most_scores // (heads * block_size**2))
+    for some_starts, some_lengths, padded in subsets if total_rows else ():
+        for part in zip(some_starts.split(at_once), some_lengths.split(at_once), strict=True):
+            if len(part[0]):
+                yield _Group(*part, total_rows, block_size, causal, padded)
 
 
 def _finish(out: Tensor, tiles: Tensor) -> Tensor:
     """Drop the padding row; NaN everywhere when the table was made from invalid contents."""
-    poisoned = tiles[:1, 2].eq(POISON).reshape([1] * out.dim())
-    return out[:-1].masked_fill_(poisoned, torch.nan)
+    out, poisoned = out[:-1], tiles[0, 2] == POISON
+    if tiles.device.type != "cpu":
+        return out.masked_fill_(poisoned, torch.nan)
+    return out.fill_(torch.nan) if poisoned else out
 
 
 def forward(
@@ -89,11 +107,12 @@ def forward(
     total_rows, heads, _ = q.shape
     o = q.new_zeros((total_rows + 1, *q.shape[1:]))
     lse = q.new_full((total_rows + 1 if return_lse else 1, heads), -torch.inf, dtype=torch.float32)
-    for group in _groups(tiles, total_rows, block_size, causal) if total_rows else ():
+    for group in _groups(tiles, heads, total_rows, block_size, causal):
         tile_q, tile_k, tile_v = (group.gather(x) for x in (q, k, v))
         group.scatter(group.attend(tile_q, tile_k, tile_v, scale), o)
         if return_lse:
-            group.scatter(group.logsumexp(tile_q, tile_k, scale), lse)
+            wide_q, wide_k = _widened(tile_q, tile_k)
+            group.scatter(group.scores(wide_q, wide_k, scale).logsumexp(-1), lse)
     return _finish(o, tiles), _finish(lse, tiles)
 
 
@@ -102,16 +121,30 @@ def backward(
     block_size: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, contiguous, in their inputs' dtype; see `blockattn.ops`."""
-    total_rows = q.shape[0]
-    gradients = [x.new_zeros((total_rows + 1, *x.shape[1:])) for x in (q, k, v)]
-    for group in _groups(tiles, total_rows, block_size, causal) if total_rows else ():
-        inputs = [group.gather(x).detach().requires_grad_() for x in (q, k, v)]
-        with torch.enable_grad():
-            outputs = [group.attend(*inputs, scale)]
-            weights = [group.gather(do)]
-            if dlse is not None:
-                outputs.append(group.logsumexp(*inputs[:2], scale))
-                weights.append(group.gather(dlse[..., None]).squeeze(-1).to(outputs[1].dtype))
-        for gradient, out in zip(torch.autograd.grad(outputs, inputs, weights, allow_unused=True), gradients, strict=True):
-            group.scatter(gradient, out)
-    return tuple(_finish(gradient, tiles) for gradient in gradients)
+    total_rows, heads, _ = q.shape
+    dq, dk, dv = (x.new_zeros((total_rows + 1, *x.shape[1:])) for x in (q, k, v))
+    for group in _groups(tiles, heads, total_rows, block_size, causal):
+        tile_do, tile_q, tile_k, tile_v = _widened(*(group.gather(x) for x in (do, q, k, v)))
+        p = group.scores(tile_q, tile_k, scale).softmax(-1)
+        dp = tile_do @ tile_v.mT
+        slope = dp.sub_((p * dp).sum(-1, keepdim=True))
+        if dlse is not None:
+            slope += group.gather(dlse[..., None])
+        ds = slope.mul_(p)
+        group.scatter((ds @ tile_k).mul_(scale), dq)
+        for tile_gradient, out in (((ds.mT @ tile_q).mul_(scale), dk), (p.mT @ tile_do, dv)):
+            if out.shape[1] < heads:
+                tile_gradient = tile_gradient.unflatten(1, (out.shape[1], -1)).sum(2)
+            group.scatter(tile_gradient, out)
+    return tuple(_finish(gradient, tiles) for gradient in (dq, dk, dv))
+
+
+def _widened(*tiles: Tensor) -> list[Tensor]:
+    """The tiles in fp32 (fp64 for fp64), contiguous, kv heads repeated for the query heads of the first."""
+    dtype = torch.promote_types(tiles[0].dtype, torch.float32)
+    return [_repeat_heads(x, tiles[0].shape[1]).to(dtype).contiguous() for x in tiles]
+
+
+def _repeat_heads(tiles: Tensor, heads: int) -> Tensor:
+    """`[n, Hk, block, D]` to `[n, heads, block, D]`: each kv head for the query heads of its group."""
+    return tiles if tiles.shape[1] == heads else tiles.repeat_interleave(heads // tiles.shape[1], 1)

@@ -61,7 +61,11 @@ def collate(sequences: list[list[int]], block_size: int, shifts: set[int], devic
     return JaggedBatch(tokens.to(device), positions.to(device), offsets, tables)
 
 
+def aligned(sequence: list[int], block_size: int) -> list[int]:
+    """The newest rows of a sequence, as many as `aligned_rows` says."""
+    return sequence[-aligned_rows(len(sequence), block_size) :]
+
+
 def query(history: list[int], mask_token: int, block_size: int) -> list[int]:
     """The history with the mask token at its end, aligned: what is asked at test time."""
-    rows = [*history, mask_token]
-    return rows[-aligned_rows(len(rows), block_size) :]
+    return aligned([*history, mask_token], block_size)

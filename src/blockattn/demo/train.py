@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from .batches import JaggedBatch, aligned_rows, collate
-from .model import ClozeModel
+from .batches import JaggedBatch, aligned, collate
+from .model import ClozeModel, ModelSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,6 @@ class TrainSettings:
     weight_decay: float = 0.01
     mask: float = 0.3
     warmup: float = 0.05
-    ends: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +46,30 @@ def cloze(batch: JaggedBatch, mask_token: int, share: float, generator: torch.Ge
     return ClozeBatch(masked, hidden, batch.tokens[hidden])
 
 
-def training_window(history: list[int], block_size: int, ends: float, generator: torch.Generator) -> list[int]:
-    n = len(history)
-    end = n - int(torch.randint(0, 1 + int((n - 2) * ends), (1,), generator=generator)) if n > 2 else n
-    return history[end - aligned_rows(end, block_size) : end]
-
-
 def cloze_batches(
-    histories: list[list[int]], model: ClozeModel, settings: TrainSettings, generator: torch.Generator
+    histories: list[list[int]],
+    model: ModelSettings,
+    settings: TrainSettings,
+    generator: torch.Generator,
+    device: torch.device,
 ) -> Iterator[ClozeBatch]:
-    """One epoch: every user with 2 items or more once, in random order."""
-    device = model.item_bias.device
-    block_size = model.settings.block_size
-    usable = [history for history in histories if len(history) > 1]
+    """One epoch: every user with 2 items or more once, aligned, in random order."""
+    usable = _usable(histories)
     order = torch.randperm(len(usable), generator=generator)
     for chosen in order.split(settings.users_per_batch):
-        windows = [training_window(usable[i], block_size, settings.ends, generator) for i in chosen]
-        batch = collate(windows, block_size, set(model.settings.shifts), device)
-        yield cloze(batch, model.settings.mask_token, settings.mask, generator)
+        sequences = [aligned(usable[user], model.block_size) for user in chosen]
+        batch = collate(sequences, model.block_size, set(model.shifts), device)
+        yield cloze(batch, model.mask_token, settings.mask, generator)
+
+
+def count_steps(histories: list[list[int]], settings: TrainSettings) -> int:
+    """Steps of the whole training."""
+    return settings.epochs * math.ceil(len(_usable(histories)) / settings.users_per_batch)
+
+
+def _usable(histories: list[list[int]]) -> list[list[int]]:
+    """Histories whose last item has company."""
+    return [history for history in histories if len(history) > 1]
 
 
 def train_step(model: ClozeModel, optimizer: torch.optim.Optimizer, batch: ClozeBatch) -> Tensor:
@@ -82,7 +87,8 @@ def learning_rate_factor(done: float, warmup: float) -> float:
     return min(1.0, done / warmup) * (1 + math.cos(math.pi * done)) / 2
 
 
-def make_optimizer(model, settings):
+def make_optimizer(model: ClozeModel, settings: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW over all parameters."""
     return torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.98)
     )
@@ -95,16 +101,18 @@ def train(
     generator: torch.Generator,
     on_step: Callable[[float], None] = lambda loss: None,
 ) -> list[float]:
-    steps = settings.epochs * math.ceil(sum(len(history) > 1 for history in histories) / settings.users_per_batch)
+    """Train the model in place; the loss of every step, which `on_step` is told too."""
+    steps = count_steps(histories, settings)
     optimizer = make_optimizer(model, settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor((step + 1) / (steps + 1), settings.warmup)
     )
+    device = model.item_bias.device
     losses = []
     model.train()
     for _ in range(settings.epochs):
-        for batch in cloze_batches(histories, model, settings, generator):
-            losses.append(train_step(model, optimizer, batch).item())
+        for batch in cloze_batches(histories, model.settings, settings, generator, device):
+            losses.append(float(train_step(model, optimizer, batch)))
             schedule.step()
             on_step(losses[-1])
     return losses
