@@ -78,7 +78,7 @@ def block_attention(
     else:
         if not torch.compiler.is_compiling():
             ops.register_flops()
-        o, lse = torch.ops.blockattn.attention(
+        o, lse = ops.attention(
             q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend
         )  # fmt: skip
     return (o, lse) if return_lse else o

@@ -34,6 +34,12 @@ _library.define(
 )
 
 
+build_tiles = torch.ops.blockattn.build_tiles.default
+attention = torch.ops.blockattn.attention.default
+attention_backward = torch.ops.blockattn.attention_backward.default
+_PLAIN = (Tensor, torch.nn.Parameter)  # tensors that no subclass or dispatch mode looks after
+
+
 def _build_tiles(
     offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: int, shift: int, check: bool
 ) -> Tensor:
@@ -98,17 +104,21 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_o, grad_lse):
         grad_lse = grad_lse if ctx.return_lse else None
-        gradients = torch.ops.blockattn.attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
+        gradients = attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
         return *gradients, None, None, None, None, None, None
 
 
 def _below_autograd(*arguments):
+    """Run the forward below autograd: at once where nothing else looks on, else through the dispatcher's other layers."""
+    if torch._C._len_torch_dispatch_stack() == 0 and all(type(x) in _PLAIN for x in arguments[:4]):
+        return _attention(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.blockattn.attention.default(*arguments)
+        return attention(*arguments)
 
 
 def _attention_autograd(*arguments):
-    if torch.is_grad_enabled() and any(x.requires_grad for x in arguments[:3]):
+    q, k, v = arguments[:3]
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return _Attention.apply(*arguments)
     return _below_autograd(*arguments)
 

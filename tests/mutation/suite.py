@@ -21,7 +21,7 @@ from _pytest.runner import runtestprotocol
 from triton.runtime.interpreter import InterpretedFunction
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = ("test_parity.py", "test_tiles.py")
+FILES = ("test_parity.py", "test_tiles.py", "test_invariance.py", "test_api.py")
 KERNELS = "blockattn.kernels"
 
 

@@ -20,7 +20,7 @@ from .batches import JaggedBatch
 from .model import ClozeModel
 from .train import ClozeBatch, TrainSettings, make_optimizer, train_step
 
-REPEATS = 5
+REPEATS = 3
 Attention = Callable[[Tensor, Tensor, Tensor, TileTable], Tensor]
 
 

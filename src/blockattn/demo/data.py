@@ -6,9 +6,11 @@ item and timestamp columns serves too. The user's order is by timestamp, then by
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import importlib.util
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,7 +126,7 @@ def _interaction(where: str, fields: list[str], places: tuple[int, int, int]) ->
     if len(fields) <= max(places):
         raise DataError(f"{where}: {len(fields)} fields, but the header's columns need {max(places) + 1}")
     user, item, timestamp = (fields[place].strip() for place in places)
-    try:
-        return user, item, float(timestamp)
-    except ValueError:
-        raise DataError(f"{where}: the timestamp {timestamp!r} is not a number") from None
+    with contextlib.suppress(ValueError):
+        if not math.isnan(time := float(timestamp)):
+            return user, item, time
+    raise DataError(f"{where}: the timestamp {timestamp!r} is not a number")

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(_describe(histories, split))
     model_settings = ModelSettings(len(histories.items), block_size=options.block_size)
     train_settings = TrainSettings(epochs=QUICK_EPOCHS if options.quick else options.epochs)
-    with _seeded(options.seed, device), _threads(options.threads):
+    with _torch_state(options, device):
         generator = torch.Generator().manual_seed(options.seed)
         model = ClozeModel(model_settings).to(device)
         losses = _train(model, split, train_settings, generator, console)
@@ -100,19 +100,16 @@ def _draw(model: ClozeModel, split: Split, losses: list[float], out: Path, conso
 
 
 @contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch inside, and give its generators back as they were."""
+def _torch_state(options: argparse.Namespace, device: torch.device) -> Iterator[None]:
+    """The seed, the CPU threads and, for the Triton kernels, TF32 inside; all as they were afterwards."""
+    matmul = torch.backends.cuda.matmul
+    threads, precision = torch.get_num_threads(), matmul.fp32_precision
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """`count` threads for torch's CPU operators inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        torch.manual_seed(options.seed)
+        torch.set_num_threads(options.threads)
+        matmul.fp32_precision = "tf32"
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            matmul.fp32_precision = precision

@@ -21,8 +21,8 @@ class TrainSettings:
     """How long and how to train; `mask` is the share of rows hidden."""
 
     epochs: int = 30
-    users_per_batch: int = 32
-    learning_rate: float = 2e-3
+    users_per_batch: int = 16
+    learning_rate: float = 6e-3
     weight_decay: float = 0.01
     mask: float = 0.3
     warmup: float = 0.05

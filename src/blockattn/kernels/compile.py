@@ -1,0 +1,188 @@
+"""Compile the portable kernels for GPUs that are not there, and report what they take of them.
+
+    python -m blockattn.kernels.compile --arch sm_80 --arch sm_90 --json report.json
+
+Triton's compiler needs no GPU, and ptxas, which its wheel carries, prints registers, stack and spills. Triton does not check
+a chip's shared memory at compilation, so the report does. Run it without TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from . import plans, triton_backward, triton_forward
+
+# The most shared memory that a program may take on each GPU, in bytes.
+SHARED_MEMORY = {
+    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10, "gfx942": 64 << 10,
+}  # fmt: skip
+TRITON_TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One compiled form of a kernel."""
+
+    direction: str
+    dtype: torch.dtype
+    block_size: int
+    head_dim: int
+    group: int = 1
+    causal: bool = False
+    has_lse: bool = False
+    wide: bool = False
+
+    def __str__(self) -> str:
+        flags = [name for name in ("causal", "has_lse", "wide") if getattr(self, name)]
+        return "-".join(
+            [self.direction, TRITON_TYPES[self.dtype], f"block{self.block_size}", f"D{self.head_dim}", f"group{self.group}", *flags]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a compiled variant takes: registers a thread, stack and spilled bytes a thread, shared bytes a program, warps."""
+
+    variant: str
+    arch: str
+    warps: int
+    shared: int
+    registers: int | None = None
+    stack: int | None = None
+    spills: int | None = None
+
+    def faults(self) -> list[str]:
+        """Why the variant must not be shipped for this GPU; empty when it fits."""
+        found = []
+        if self.shared > SHARED_MEMORY[self.arch]:
+            found.append(f"{self.shared} bytes of shared memory, {SHARED_MEMORY[self.arch]} are there")
+        if self.spills:
+            found.append(f"{self.spills} bytes spilled")
+        return found
+
+
+def _spread() -> list[Variant]:
+    """At most 40 variants that take every value of every flag, and each block with each padded head dim."""
+    b16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    found = []
+    for direction in ("forward", "backward"):
+        found += [
+            Variant(direction, b16, 64, 64),
+            Variant(direction, b16, 64, 128),
+            Variant(direction, f16, 64, 128, causal=True, has_lse=True),
+            Variant(direction, b16, 64, 128, group=4, causal=True, has_lse=True),
+            Variant(direction, b16, 64, 256),
+            Variant(direction, f16, 64, 200, group=2),
+            Variant(direction, b16, 64, 24, wide=True),
+            Variant(direction, f32, 64, 64),
+            Variant(direction, f32, 64, 128, group=2),
+            Variant(direction, f32, 64, 256, causal=True, has_lse=True),
+            Variant(direction, b16, 16, 64, group=4),
+            Variant(direction, b16, 16, 128),
+            Variant(direction, f32, 16, 256, causal=True),
+            Variant(direction, b16, 32, 128),
+            Variant(direction, f16, 32, 256, group=2),
+            Variant(direction, b16, 128, 64, causal=True),
+            Variant(direction, b16, 128, 128, group=2),
+            Variant(direction, f16, 128, 256),
+            Variant(direction, f32, 128, 128),
+            Variant(direction, f32, 128, 256, group=2, has_lse=True),
+        ]
+    return found
+
+
+VARIANTS = _spread()
+
+
+def compile_variant(variant: Variant, arch: str) -> Resources:
+    """Compile for an architecture ("sm_90", "gfx942") and read its resources."""
+    amd = arch.startswith("gfx")
+    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch[3:]), 32)
+    module = triton_forward if variant.direction == "forward" else triton_backward
+    kernel = module.forward_kernel if variant.direction == "forward" else module.backward_kernel
+    plan = getattr(plans, variant.direction)(variant.block_size, variant.head_dim, variant.dtype, variant.group, _capability(arch))
+    constants = dict(
+        HEADS=4 * variant.group, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows,
+        CHUNK=plan.chunk, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
+    )  # fmt: skip
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    if not variant.has_lse and "dlse_ptr" in kernel.arg_names:
+        constants["dlse_ptr"] = None
+    signature, attributes = {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        signature[name] = "constexpr" if name in constants else _argument_type(name, variant.dtype)
+        if signature[name] not in ("constexpr", "fp32"):
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
+    compiled = triton.compile(source, target=target, options=dict(num_warps=plan.warps, num_stages=plan.stages))
+    assembled = {} if amd else _assemble(compiled.asm["ptx"])
+    return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, **assembled)
+
+
+def _capability(arch: str) -> tuple[int, int]:
+    return (0, 0) if arch.startswith("gfx") else (int(arch[3:-1]), int(arch[-1]))
+
+
+def _argument_type(name: str, dtype: torch.dtype) -> str:
+    if name in ("lse_ptr", "dlse_ptr"):
+        return "*fp32"
+    if name == "tiles_ptr":
+        return "*i64"
+    if name == "scale":
+        return "fp32"
+    return f"*{TRITON_TYPES[dtype]}" if name.endswith("_ptr") else "i32"
+
+
+def _assemble(ptx: str) -> dict[str, int]:
+    """Registers, stack and spills of one kernel, as ptxas reports them."""
+    arch = re.search(r"\.target (sm_\w+)", ptx)[1]
+    folder = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    blackwell = folder / "ptxas-blackwell"
+    ptxas = blackwell if blackwell.exists() and int(re.search(r"\d+", arch)[0]) >= 100 else folder / "ptxas"
+    with tempfile.TemporaryDirectory() as place:
+        path = pathlib.Path(place) / "kernel.ptx"
+        path.write_text(ptx)
+        done = subprocess.run(
+            [ptxas, "-v", f"--gpu-name={arch}", path, "-o", pathlib.Path(place) / "kernel.cubin"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    stack, spills = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", done.stderr).groups()
+    registers = re.search(r"Used (\d+) registers", done.stderr)[1]
+    return dict(registers=int(registers), stack=int(stack), spills=int(spills))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", action="append", choices=SHARED_MEMORY, help="may be repeated (default: all)")
+    parser.add_argument("--json", type=pathlib.Path, help="file to write")
+    arguments = parser.parse_args()
+    report, faults = [], 0
+    for arch in arguments.arch or SHARED_MEMORY:
+        for variant in VARIANTS:
+            resources = compile_variant(variant, arch)
+            report.append({**dataclasses.asdict(resources), "faults": resources.faults()})
+            faults += bool(resources.faults())
+            print(
+                f"{arch:7} {variant!s:52} {resources.registers or '-':>4} registers {resources.shared:7} bytes shared",
+                *resources.faults(),
+                flush=True,
+            )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The import arrows of the package: who may import whom, read from the sources."""
+
+import ast
+import pathlib
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).parent.parent / "src" / "blockattn"
+
+# Each module and the modules of the package that it may import; "*" stands for one name.
+ARROWS = {
+    "__init__": {"api", "tiles"},
+    "api": {"dispatch", "ops", "reference", "tiles"},
+    "ops": {"dispatch", "tiles"},
+    "dispatch": set(),  # imports backends by name when they are first used
+    "tiles": set(),
+    "reference": set(),
+    "torch_backend": {"tiles"},
+    "testing": {"api", "reference"},
+    "cli": {"__init__", "dispatch", "demo", "tiles"},
+    "kernels.__init__": set(),
+    "kernels.launch": set(),
+    "kernels.plans": set(),
+    "kernels.tile_math": set(),
+    "kernels.walk": {"tiles"},
+    "kernels.triton_tiles": {"tiles", "kernels.launch"},
+    "kernels.triton_forward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
+    "kernels.triton_backward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
+    "kernels.compile": {"kernels.plans", "kernels.triton_backward", "kernels.triton_forward"},
+    "bench.__init__": set(),
+    "bench.limit": set(),
+    "bench.workloads": set(),
+}
+MODULES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
+
+
+def name_of(path: pathlib.Path) -> str:
+    return ".".join(path.with_suffix("").parts)
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Modules of the package that a file imports, at any depth of its code."""
+    package = ("blockattn", *path.parts[:-1])
+    found = set()
+    for node in ast.walk(ast.parse((SOURCE / path).read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (base, node.module)))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {module for name in names if (module := module_of(name))}
+    return found
+
+
+def module_of(name: str) -> str | None:
+    """The file that a dotted name comes from, as in ARROWS; None outside the package."""
+    parts = name.split(".")
+    if parts[0] != "blockattn":
+        return None
+    for length in range(len(parts), 0, -1):
+        path = SOURCE.joinpath(*parts[1:length])
+        if path.with_suffix(".py").is_file():
+            return ".".join(parts[1:length])
+        if (path / "__init__.py").is_file():
+            return ".".join([*parts[1:length], "__init__"])
+    return None
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_follow_the_arrows(path):
+    name = name_of(path)
+    if name.startswith("demo."):
+        allowed = {"__init__", "tiles"} | {name_of(p) for p in MODULES if name_of(p).startswith("demo.")}
+    else:
+        allowed = ARROWS[name]
+    assert {module.removesuffix(".__init__") for module in imports(path)} <= {
+        module.removesuffix(".__init__") for module in allowed
+    }
+
+
+def test_files_stay_readable():
+    long = {name_of(path): n for path in MODULES if (n := len((SOURCE / path).read_text().splitlines())) > 400}
+    assert long == {}
