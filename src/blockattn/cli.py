@@ -29,10 +29,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def describe() -> str:
     """What `blockattn info` prints."""
-    lines = [
-        f"blockattn {__version__}, Python {platform.python_version()}, torch {torch.__version__}, Triton {_version('triton')}, "
-        f"TLX {_version('triton-utlx')}",
-    ]
+    versions = {"Python": platform.python_version(), "torch": torch.__version__}
+    versions |= {"Triton": _version("triton"), "TLX": _version("triton-utlx")}
+    lines = [", ".join([f"blockattn {__version__}", *(f"{name} {version}" for name, version in versions.items())])]
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] or [torch.device("cpu")]
     for device in devices:
         lines += ["", f"{_device_name(device)}: default backend", *_backends(device)]

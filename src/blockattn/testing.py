@@ -177,40 +177,47 @@ class Tf32Matmul(torch.autograd.Function):
 
 
 def uncancelled(case: Case, inputs: Inputs, with_lse: bool = True) -> dict[str, Tensor]:
-    """To first order, how far each result moves for a relative error of 1 in every product and sum: Σ of absolute terms.
+    """To first order, how far each result moves for a relative error of 1 in every product and sum: Σ of absolute terms."""
+    device = inputs.q.device
+    sizes = [
+        torch.zeros(x.shape, dtype=torch.float64, device=device)
+        for x in (inputs.q, inputs.grad_lse, inputs.q, inputs.k, inputs.v)
+    ]
+    numbers = _tile_numbers(case).to(device)
+    for number in numbers.unique().tolist():
+        if number < 0:
+            continue
+        rows = (numbers == number).nonzero().squeeze(1)
+        tensors = (inputs.q, inputs.k, inputs.v, inputs.grad_o, inputs.grad_lse[..., None] * with_lse)
+        tile = [x.detach()[rows].double().transpose(0, 1) for x in tensors]
+        for size, value in zip(sizes, _uncancelled_tile(case, *tile), strict=True):
+            size[rows] = value.transpose(0, 1)
+    return dict(zip(RESULTS, sizes, strict=True))
 
-    Dense over the whole batch in fp64, for test sizes.
-    """
-    group, device = case.q_heads // case.kv_heads, inputs.q.device
-    used = case.used_rows(device)
-    q, k, v, do = (
-        x.detach().where(used[:, None, None], 0).double().transpose(0, 1)
-        for x in (inputs.q, inputs.k, inputs.v, inputs.grad_o)
-    )
+
+def _uncancelled_tile(case: Case, q: Tensor, k: Tensor, v: Tensor, do: Tensor, dlse: Tensor) -> tuple[Tensor, ...]:
+    """The same for one tile, heads first: q, do `[Hq, n, D]`, k, v `[Hk, n, D]`, dlse `[Hq, n, 1]`."""
+    group = case.q_heads // case.kv_heads
     k, v = (x.repeat_interleave(group, 0) for x in (k, v))
-    dlse = inputs.grad_lse.where(used[:, None], 0).double().t()[..., None] * with_lse
-    tile = _tile_numbers(case).to(device)
-    visible = (tile[:, None] == tile) & used
-    if case.causal:
-        visible = visible.tril()
     scale = case.head_dim**-0.5 if case.scale is None else case.scale
-    p = (q @ k.mT * scale).masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0)
-    s_size = (q.abs() @ k.abs().mT * abs(scale)).masked_fill(~visible, 0)
+    hidden = torch.full((q.shape[1], q.shape[1]), case.causal, device=q.device).triu(1)
+    p = (q @ k.mT * scale).masked_fill(hidden, -torch.inf).softmax(-1)
+    s_size = (q.abs() @ k.abs().mT * abs(scale)).masked_fill(hidden, 0)
     p_size = p * (1 + s_size + (p * s_size).sum(-1, keepdim=True))
     dp, dp_size = do @ v.mT, do.abs() @ v.abs().mT
     slope = dp - (p * dp).sum(-1, keepdim=True) + dlse
     slope_size = dp_size + (p_size * dp_size).sum(-1, keepdim=True) + dlse.abs()
     ds_size = abs(scale) * (p * slope_size + p_size * slope.abs())
 
-    def kv(x: Tensor) -> Tensor:
-        return x.unflatten(0, (case.kv_heads, group)).sum(1).transpose(0, 1)
+    def of_kv_heads(x: Tensor) -> Tensor:
+        return x.unflatten(0, (case.kv_heads, group)).sum(1)
 
-    return dict(
-        o=(p_size @ v.abs()).transpose(0, 1),
-        lse=(1 + (p * s_size).sum(-1)).t(),
-        dq=(ds_size @ k.abs()).transpose(0, 1),
-        dk=kv(ds_size.mT @ q.abs()),
-        dv=kv(p_size.mT @ do.abs()),
+    return (
+        p_size @ v.abs(),
+        1 + (p * s_size).sum(-1),
+        ds_size @ k.abs(),
+        of_kv_heads(ds_size.mT @ q.abs()),
+        of_kv_heads(p_size.mT @ do.abs()),
     )
 
 

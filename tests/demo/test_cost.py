@@ -36,8 +36,8 @@ def test_measure_leaves_the_model_alone_and_finds_the_dense_attention_larger():
     before = [parameter.clone() for parameter in model.parameters()]
     batch = collate([list(range(30)) * 8, [1, 2]], 16, set(settings.shifts), torch.device("cpu"))
     masked = cloze(batch, settings.mask_token, 0.2, torch.Generator().manual_seed(0))
-    cost = measure(model, masked, TrainSettings())
-    assert (cost.sequences, cost.rows, cost.longest) == (2, 242, 240)
+    cost = measure(model, [masked, masked], TrainSettings())
+    assert (cost.steps, cost.rows, cost.longest) == (2, 2 * 242, 240)
     assert cost.dense.kept_bytes > 2 * cost.block.kept_bytes > 0
     assert cost.step_seconds > 0
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))

@@ -10,6 +10,8 @@ import argparse
 import importlib.util
 import sys
 
+from blockattn.tiles import BLOCK_SIZES
+
 EXTRA = ("rich", "matplotlib")
 
 
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interactions", metavar="FILE", help="CSV or TSV with user, item and timestamp columns (MovieLens-100K)")
     add("--out", metavar="DIR", default="blockattn-demo", help="folder for the pictures (%(default)s)")
     add("--epochs", type=_positive, default=30, help="passes over all users (%(default)s)")
-    add("--block-size", type=int, choices=(16, 32, 64, 128), default=64, help="rows of a block (%(default)s)")
+    add("--block-size", type=int, choices=BLOCK_SIZES, default=64, help="rows of a block (%(default)s)")
     add("--seed", type=int, default=0, help="the same seed on a CPU gives the same result (%(default)s)")
     add(
         "--threads", type=_positive, default=1,

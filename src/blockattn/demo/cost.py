@@ -1,15 +1,17 @@
 """What the attention of a training step costs, beside the same attention on a padded batch with a dense mask.
 
-Both are run on one batch, forward and backward, for all layers. Memory is what autograd keeps between the two.
+Both are run on the same batches, forward and backward, for all layers. Memory is what autograd keeps between the two.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,12 +23,13 @@ from .model import ClozeModel
 from .train import ClozeBatch, TrainSettings, make_optimizer, train_step
 
 REPEATS = 3
+Item = TypeVar("Item")
 Attention = Callable[[Tensor, Tensor, Tensor, TileTable], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Seconds of forward plus backward, and bytes kept for the backward."""
+    """Of one training step: seconds of forward plus backward on average, and bytes kept for the backward at most."""
 
     seconds: float
     kept_bytes: int
@@ -34,9 +37,9 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCost:
-    """One training step, its block attention, and the dense attention that gives the same; of one batch."""
+    """A training step, its block attention, and the dense attention that gives the same; over `steps` batches."""
 
-    sequences: int
+    steps: int
     rows: int
     longest: int
     step_seconds: float
@@ -61,19 +64,18 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, table: TileTable) -> Tensor
     return o.transpose(1, 2)[inside]
 
 
-def measure(model: ClozeModel, batch: ClozeBatch, settings: TrainSettings) -> AttentionCost:
-    """Time a training step of a copy of the model, and each attention alone on rows of the same shape."""
+def measure(model: ClozeModel, batches: list[ClozeBatch], settings: TrainSettings) -> AttentionCost:
+    """Time the training steps of a copy of the model, and each attention alone on its rows."""
     model = copy.deepcopy(model).train()
     optimizer = make_optimizer(model, settings)
-    device = batch.answers.device
-    lengths = batch.batch.offsets.diff()
+    jagged = [batch.batch for batch in batches]
     return AttentionCost(
-        sequences=len(lengths),
-        rows=len(batch.batch.tokens),
-        longest=int(lengths.max()),
-        step_seconds=_seconds(lambda: train_step(model, optimizer, batch), device),
-        block=_cost(block_attention, model, batch.batch),
-        dense=_cost(dense_attention, model, batch.batch),
+        steps=len(batches),
+        rows=sum(len(batch.tokens) for batch in jagged),
+        longest=max(int(batch.offsets.diff().max()) for batch in jagged),
+        step_seconds=_seconds(lambda batch: train_step(model, optimizer, batch), batches),
+        block=_cost(block_attention, model, jagged),
+        dense=_cost(dense_attention, model, jagged),
     )
 
 
@@ -93,31 +95,38 @@ def kept_bytes(forward: Callable[[], Tensor]) -> int:
     return sum(storages.values())
 
 
-def _cost(attention: Attention, model: ClozeModel, batch: JaggedBatch) -> Cost:
+def _cost(attention: Attention, model: ClozeModel, batches: list[JaggedBatch]) -> Cost:
     """The cost of `attention` in all layers of the model."""
-    with torch.no_grad():
-        qkv = model.layers[0].qkv(model.embed(batch))
-    inputs = [x.contiguous().requires_grad_() for x in qkv]
-    grad_o = torch.ones_like(inputs[0])
-    tables = [batch.tables[shift] for shift in model.settings.shifts]
 
-    def forward_backward() -> None:
-        for table in tables:
-            torch.autograd.grad(attention(*inputs, table), inputs, grad_o)
+    def calls(batch: JaggedBatch) -> tuple[list[Tensor], list[Callable[[], Tensor]]]:
+        """q, k and v of the first layer, and a forward call of them for each layer."""
+        with torch.no_grad():
+            qkv = model.layers[0].qkv(model.embed(batch))
+        inputs = [x.contiguous().requires_grad_() for x in qkv]
+        tables = [batch.tables[shift] for shift in model.settings.shifts]
+        return inputs, [functools.partial(attention, *inputs, table) for table in tables]
 
-    kept = sum(kept_bytes(lambda table=table: attention(*inputs, table)) for table in tables)
-    return Cost(_seconds(forward_backward, grad_o.device), kept)
+    def forward_backward(call: tuple[list[Tensor], list[Callable[[], Tensor]]]) -> None:
+        inputs, forwards = call
+        for forward in forwards:
+            o = forward()
+            torch.autograd.grad(o, inputs, torch.ones_like(o))
+
+    prepared = [calls(batch) for batch in batches]
+    kept = max(sum(map(kept_bytes, forwards)) for _, forwards in prepared)
+    return Cost(_seconds(forward_backward, prepared), kept)
 
 
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """The median time of `call`, after one call to warm up."""
+def _seconds(call: Callable[[Item], object], items: list[Item]) -> float:
+    """The median time of `call` over all items, after a first round to warm up, per item."""
 
     def timed() -> float:
         begin = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        for item in items:
+            call(item)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return time.perf_counter() - begin
 
     timed()
-    return statistics.median(timed() for _ in range(REPEATS))
+    return statistics.median(timed() for _ in range(REPEATS)) / len(items)

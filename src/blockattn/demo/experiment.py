@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from .train import TrainSettings, cloze_batches, count_steps, train
 
 QUICK_USERS = 64
 QUICK_EPOCHS = 2
-HELD_OUT = {"test": "last item", "validation": "second-to-last item (the last one unused)"}
+COST_STEPS = 8
+HELD_OUT = {"test": "the last item", "validation": "the second-to-last item (the last one unused)"}
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -43,8 +45,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         model = ClozeModel(model_settings).to(device)
         losses = _train(model, split, train_settings, generator, console)
         _evaluate(model, split, options.holdout, console)
-        batch = next(cloze_batches(split.histories, model_settings, train_settings, generator, device))
-        report.print_cost(console, cost.measure(model, batch, train_settings))
+        batches = cloze_batches(split.histories, model_settings, train_settings, generator, device)
+        report.print_cost(console, cost.measure(model, list(itertools.islice(batches, COST_STEPS)), train_settings))
         _draw(model, split, losses, out, console)
     console.print(f"done in {time.perf_counter() - begin:.0f} s on {device}")
 

@@ -8,16 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .cost import AttentionCost, Cost
+from .cost import AttentionCost
 from .evaluate import TOP, hit_rate, ndcg
 
 
 def print_quality(console: Console, ours: Tensor, popularity: Tensor, held_out: str) -> None:
     """HR@10 and NDCG@10 of both rankings."""
-    table = Table(title=f"{held_out} of {len(ours)} users, ranked among all items they have not seen")
-    table.add_column("ranking")
-    for name in ("HR", "NDCG"):
-        table.add_column(f"{name}@{TOP}", justify="right")
+    _title(console, f"{held_out} of {len(ours)} users, ranked among all items that the user has not seen")
+    table = _table("ranking", f"HR@{TOP}", f"NDCG@{TOP}")
     for name, ranks in (("blockattn", ours), ("popularity", popularity)):
         table.add_row(name, f"{hit_rate(ranks):.3f}", f"{ndcg(ranks):.3f}")
     console.print(table)
@@ -31,10 +29,8 @@ def length_bins(block_size: int) -> list[tuple[int, int | None]]:
 
 def print_lengths(console: Console, lengths: Tensor, ours: Tensor, popularity: Tensor, block_size: int) -> None:
     """HR@10 of both rankings by the length of the user's history `lengths [N]`."""
-    table = Table(title=f"by length of the history (blocks of {block_size} rows)")
-    table.add_column("items", justify="right")
-    for name in ("users", f"HR@{TOP}", "popularity"):
-        table.add_column(name, justify="right")
+    _title(console, f"by the length of the user's history (a block has {block_size} rows)")
+    table = _table("items", "users", f"HR@{TOP}", "popularity")
     for first, end in length_bins(block_size):
         inside = (lengths >= first) & (lengths < (end or int(lengths.max()) + 1))
         if inside.any():
@@ -45,19 +41,24 @@ def print_lengths(console: Console, lengths: Tensor, ours: Tensor, popularity: T
 
 
 def print_cost(console: Console, cost: AttentionCost) -> None:
-    """Time and memory of the attention of one step, and of the dense attention that gives the same."""
-    table = Table(
-        title=f"attention of one training step ({cost.sequences} users, {cost.rows} rows, the longest {cost.longest})"
-    )
-    table.add_column("attention")
-    for name in ("forward + backward", "kept for backward"):
-        table.add_column(name, justify="right")
+    """Time and memory of the attention of a step, and of the dense attention that gives the same."""
+    rows = cost.rows / cost.steps
+    _title(console, f"attention of a training step ({rows:.0f} rows on average, longest sequence {cost.longest})")
+    table = _table("attention", "forward + backward", "kept for backward, at most")
     for name, one in (("blockattn, jagged", cost.block), ("dense mask, padded", cost.dense)):
-        table.add_row(name, *_cost_cells(one))
+        table.add_row(name, f"{one.seconds * 1e3:.1f} ms", f"{one.kept_bytes / 1e6:.1f} MB")
     console.print(table)
     share = cost.block.seconds / cost.step_seconds
     console.print(f"a training step takes {cost.step_seconds * 1e3:.1f} ms, of which attention is {share:.0%}")
 
 
-def _cost_cells(cost: Cost) -> tuple[str, str]:
-    return f"{cost.seconds * 1e3:.1f} ms", f"{cost.kept_bytes / 1e6:.1f} MB"
+def _title(console: Console, text: str) -> None:
+    console.print(f"\n{text}")
+
+
+def _table(first: str, *others: str) -> Table:
+    """A table whose columns after the first hold numbers."""
+    table = Table(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

@@ -18,7 +18,10 @@ from .model import ClozeModel, ModelSettings
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """How long and how to train; `mask` is the share of rows hidden."""
+    """How long and how to train; `mask` is the share of rows hidden.
+
+    Chosen on each user's second-to-last item (`--holdout validation`), never on the last.
+    """
 
     epochs: int = 30
     users_per_batch: int = 16

@@ -47,7 +47,14 @@ class Variant:
     def __str__(self) -> str:
         flags = [name for name in ("causal", "has_lse", "wide") if getattr(self, name)]
         return "-".join(
-            [self.direction, TRITON_TYPES[self.dtype], f"block{self.block_size}", f"D{self.head_dim}", f"group{self.group}", *flags]
+            [
+                self.direction,
+                TRITON_TYPES[self.dtype],
+                f"block{self.block_size}",
+                f"D{self.head_dim}",
+                f"group{self.group}",
+                *flags,
+            ]
         )
 
 
@@ -112,7 +119,9 @@ def compile_variant(variant: Variant, arch: str) -> Resources:
     target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch[3:]), 32)
     module = triton_forward if variant.direction == "forward" else triton_backward
     kernel = module.forward_kernel if variant.direction == "forward" else module.backward_kernel
-    plan = getattr(plans, variant.direction)(variant.block_size, variant.head_dim, variant.dtype, variant.group, _capability(arch))
+    plan = getattr(plans, variant.direction)(
+        variant.block_size, variant.head_dim, variant.dtype, variant.group, _capability(arch)
+    )
     constants = dict(
         HEADS=4 * variant.group, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows,
         CHUNK=plan.chunk, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
