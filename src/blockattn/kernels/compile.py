@@ -113,21 +113,29 @@ def _spread() -> list[Variant]:
 VARIANTS = _spread()
 
 
-def compile_variant(variant: Variant, arch: str) -> Resources:
-    """Compile for an architecture ("sm_90", "gfx942") and read its resources."""
-    amd = arch.startswith("gfx")
-    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch[3:]), 32)
-    module = triton_forward if variant.direction == "forward" else triton_backward
-    kernel = module.forward_kernel if variant.direction == "forward" else module.backward_kernel
-    plan = getattr(plans, variant.direction)(
-        variant.block_size, variant.head_dim, variant.dtype, variant.group, _capability(arch)
-    )
+def plan_for(variant: Variant, arch: str) -> plans.Plan:
+    """The plan that the library gives the variant on this GPU."""
+    capability = (0, 0) if arch.startswith("gfx") else (int(arch[3:-1]), int(arch[-1]))
+    shape = (variant.block_size, variant.head_dim, variant.dtype)
+    if variant.direction == "forward":
+        return plans.forward(*shape, capability)
+    return plans.backward(*shape, variant.group, capability)
+
+
+def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None) -> Resources:
+    """Compile for an architecture ("sm_90", "gfx942") with its plan, or another, and read its resources."""
+    plan = plan or plan_for(variant, arch)
+    target = GPUTarget("hip", arch, 64) if arch.startswith("gfx") else GPUTarget("cuda", int(arch[3:]), 32)
+    forward = variant.direction == "forward"
+    kernel = triton_forward.forward_kernel if forward else triton_backward.backward_kernel
+    heads = 4 * variant.group
     constants = dict(
-        HEADS=4 * variant.group, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows,
-        CHUNK=plan.chunk, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
+        HEADS=heads, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows, CHUNK=plan.chunk,
+        STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
+        q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
     )  # fmt: skip
-    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
-    if not variant.has_lse and "dlse_ptr" in kernel.arg_names:
+    constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
+    if not forward and not variant.has_lse:
         constants["dlse_ptr"] = None
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
@@ -135,13 +143,9 @@ def compile_variant(variant: Variant, arch: str) -> Resources:
         if signature[name] not in ("constexpr", "fp32"):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
-    compiled = triton.compile(source, target=target, options=dict(num_warps=plan.warps, num_stages=plan.stages))
-    assembled = {} if amd else _assemble(compiled.asm["ptx"])
+    compiled = triton.compile(source, target=target, options=plan.options())
+    assembled = {} if arch.startswith("gfx") else _assemble(compiled.asm["ptx"])
     return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, **assembled)
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    return (0, 0) if arch.startswith("gfx") else (int(arch[3:-1]), int(arch[-1]))
 
 
 def _argument_type(name: str, dtype: torch.dtype) -> str:

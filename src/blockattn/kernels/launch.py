@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 from torch import Tensor
+
+from .plans import Plan
 
 _CURRENT = contextlib.nullcontext()
 
@@ -29,14 +32,14 @@ class Launcher:
         integers: tuple[int, ...],
         floats: tuple[float, ...],
         constants: tuple,
-        warps: int,
+        plan: Plan,
     ) -> None:
         first = tensors[0]
         key = (
             first.device,
             first.dtype,
             constants,
-            warps,
+            plan,
             integers,
             *[x is None or x.data_ptr() & 15 for x in tensors],
         )
@@ -45,7 +48,7 @@ class Launcher:
             if compiled is not None:
                 compiled[(programs, 1, 1)](*tensors, *integers, *floats, *constants)
                 return
-            compiled = self.kernel[(programs,)](*tensors, *integers, *floats, *constants, num_warps=warps, num_stages=1)
+            compiled = self.kernel[(programs,)](*tensors, *integers, *floats, *constants, **plan.options())
         if compiled is not None:  # Triton's interpreter compiles nothing
             if len(self._compiled) >= self._most_compiled:
                 self._compiled.clear()
@@ -57,6 +60,12 @@ def device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
     if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
         return _CURRENT
     return torch.cuda.device(tensor.device)
+
+
+@functools.cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability of an NVIDIA GPU; (0, 0) for anything else."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
 
 
 def side_by_side(tensor: Tensor) -> Tensor:

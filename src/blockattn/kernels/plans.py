@@ -17,11 +17,19 @@ _MIN_CHANNELS = 16  # tl.dot multiplies at least 16 channels
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """rows: queries a step; chunk: channels a step (a power of two); warps: of a program."""
+    """rows: queries a step; chunk: channels a step (a power of two); warps: of a program; registers: the most that a thread
+    may take (None: the compiler's choice); stages: how far the backward's loop over query heads loads ahead."""
 
     rows: int
     chunk: int
     warps: int
+    registers: int | None = None
+    stages: int = 1
+
+    def options(self) -> dict[str, int]:
+        """The plan's launch options; a cap on registers exists on NVIDIA GPUs only."""
+        cap = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": 1, **cap}
 
 
 def _padded(head_dim: int) -> int:
@@ -29,18 +37,16 @@ def _padded(head_dim: int) -> int:
 
 
 @functools.cache
-def forward(block_size: int, head_dim: int, dtype: torch.dtype) -> Plan:
+def forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> Plan:
+    """The forward's plan; capability is (0, 0) for anything but an NVIDIA GPU."""
     return Plan(
-        block_size,
-        _padded(head_dim),
-        1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8,
+        block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8
     )
 
 
 @functools.cache
-def backward(block_size: int, head_dim: int, dtype: torch.dtype) -> Plan:
+def backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, capability: tuple[int, int]) -> Plan:
+    """The backward's plan for `group` query heads a kv head."""
     return Plan(
-        block_size,
-        _padded(head_dim),
-        1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8,
+        block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8
     )

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr, LN_2: tl.constexpr = 0.6931471805599453):
+def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr, LOG2_E: tl.constexpr = 1.4426950408889634):
     """exp(scale · s − row maximum) `[M, N]`, the row maximum (in base 2) and the row sum, over the keys a query sees.
 
     A query sees the keys inside the tile and, when causal, none after itself. Queries past the length see them too: their
@@ -18,7 +18,7 @@ def exponentials(s, queries, keys, length, scale, CAUSAL: tl.constexpr, LN_2: tl
     visible = (keys < length)[None, :]
     if CAUSAL:
         visible = visible & (keys[None, :] <= queries[:, None])
-    s = tl.where(visible, s * (scale / LN_2), float("-inf"))
+    s = tl.where(visible, s * (scale * LOG2_E), float("-inf"))
     row_max = tl.max(s, 1)
     e = tl.exp2(s - row_max[:, None])
     return e, row_max, tl.sum(e, 1)
@@ -31,7 +31,9 @@ def logsumexp(row_max, row_sum, LN_2: tl.constexpr = 0.6931471805599453):
 
 
 @triton.jit
-def score_gradient(p, dp, dlse):
+def score_gradient(p, dp, dlse, HAS_DLSE: tl.constexpr):
     """Gradient of scale · s: p · (dp − delta + dlse) with delta = Σ p · dp, the softmax's own gradient."""
-    delta = tl.sum(p * dp, 1)
-    return p * (dp - delta[:, None] + dlse[:, None])
+    slope = dp - tl.sum(p * dp, 1)[:, None]
+    if HAS_DLSE:
+        slope += dlse[:, None]
+    return p * slope

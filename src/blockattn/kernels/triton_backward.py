@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import Launcher, side_by_side, strides, wide
+from .launch import Launcher, capability, side_by_side, strides, wide
 
 
 @triton.jit
@@ -33,24 +33,21 @@ def backward_kernel(
     do_ptr, dlse_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, dk_ptr, dv_ptr, tiles_ptr,
     do_row, do_head, q_row, q_head, k_row, k_head, v_row, v_head, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     KV_HEADS: tl.constexpr = HEADS // GROUP
-    STEPS: tl.constexpr = GROUP * (BLOCK // ROWS)
+    PARTS: tl.constexpr = BLOCK // ROWS
+    STEPS: tl.constexpr = GROUP * PARTS
     start, length, kind, kv_head = walk.program_tile(tiles_ptr, KV_HEADS)
-    if length == 0:
-        return
     dq_row = HEADS * D
     dkv_row = KV_HEADS * D
-    dq_ptr += start * dq_row + kv_head * GROUP * D
-    dk_ptr += start * dkv_row + kv_head * D
-    dv_ptr += start * dkv_row + kv_head * D
     if not walk.attends(kind):
         value = walk.fill_value(kind, 0.0)
-        walk.fill_rows(dk_ptr, dkv_row, length, value, BLOCK, D, CHUNK)
-        walk.fill_rows(dv_ptr, dkv_row, length, value, BLOCK, D, CHUNK)
+        walk.fill_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, length, value, BLOCK, D, CHUNK)
+        walk.fill_rows(dv_ptr + start * dkv_row + kv_head * D, dkv_row, length, value, BLOCK, D, CHUNK)
         for member in range(GROUP):
-            walk.fill_rows(dq_ptr + member * D, dq_row, length, value, BLOCK, D, CHUNK)
+            head_ptr = dq_ptr + start * dq_row + (kv_head * GROUP + member) * D
+            walk.fill_rows(head_ptr, dq_row, length, value, BLOCK, D, CHUNK)
         return
 
     first_head = kv_head.to(tl.int64) * GROUP
@@ -62,35 +59,42 @@ def backward_kernel(
         v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
         dk = tl.zeros((BLOCK, CHUNK), tl.float32)
         dv = tl.zeros((BLOCK, CHUNK), tl.float32)
-        for step in range(STEPS):
-            member = step // (BLOCK // ROWS)
-            queries = walk.rows_from(step % (BLOCK // ROWS) * ROWS, ROWS, WIDE)
+        for step in tl.range(STEPS, num_stages=STAGES):
+            member = step // PARTS
+            queries = walk.rows_from(step % PARTS * ROWS, ROWS, WIDE)
             q_head_ptr = q_ptr + start * q_row + (first_head + member) * q_head
             do_head_ptr = do_ptr + start * do_row + (first_head + member) * do_head
             q = walk.load_rows(q_head_ptr, q_row, queries, length, first, D, CHUNK)
             do = walk.load_rows(do_head_ptr, do_row, queries, length, first, D, CHUNK)
             if CHUNK >= D:
                 s = tl.dot(q, tl.trans(k))
-                dp = tl.dot(do, tl.trans(v))
             else:
                 s = _products(q_head_ptr, q_row, queries, k_ptr, k_row, keys, length, D, CHUNK)
-                dp = _products(do_head_ptr, do_row, queries, v_ptr, v_row, keys, length, D, CHUNK)
             e, _, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
             p = e * (1.0 / row_sum)[:, None]
+            if STEPS > 1:
+                dv = tl.dot(tl.trans(p.to(do.dtype)), do, dv)
+            if CHUNK >= D:
+                dp = tl.dot(do, tl.trans(v))
+            else:
+                dp = _products(do_head_ptr, do_row, queries, v_ptr, v_row, keys, length, D, CHUNK)
             dlse = tl.zeros((ROWS,), tl.float32)
             if HAS_DLSE:
                 dlse_ptrs = dlse_ptr + (start + queries) * HEADS + first_head + member
                 dlse = tl.load(dlse_ptrs, mask=queries < length, other=0.0)
-            ds = tile_math.score_gradient(p, dp, dlse).to(k.dtype)
-            # Each accumulator is stored as soon as it is complete, so that its registers are free for the next.
-            dv = tl.dot(tl.trans(p.to(do.dtype)), do, dv)
-            if step == STEPS - 1:
-                walk.store_rows(dv_ptr, dkv_row, keys, length, first, dv, D, CHUNK)
-            dk = tl.dot(tl.trans(ds), q, dk)
-            if step == STEPS - 1:
-                walk.store_rows(dk_ptr, dkv_row, keys, length, first, dk * scale, D, CHUNK)
+            ds = tile_math.score_gradient(p, dp, dlse, HAS_DLSE).to(k.dtype)
+            # One accumulator at a time: each is stored before the next is computed, so that they share registers, and
+            # addresses are computed where they are used.
             dq = tl.dot(ds, k) * scale
-            walk.store_rows(dq_ptr + member * D, dq_row, queries, length, first, dq, D, CHUNK)
+            head_ptr = dq_ptr + start * dq_row + (kv_head * GROUP + member) * D
+            walk.store_rows(head_ptr, dq_row, queries, length, first, dq, D, CHUNK)
+            if STEPS == 1:
+                dv = tl.dot(tl.trans(p.to(do.dtype)), do)
+                walk.store_rows(dv_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dv, D, CHUNK)
+            dk = tl.dot(tl.trans(ds), q, dk)
+        if STEPS > 1:
+            walk.store_rows(dv_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dv, D, CHUNK)
+        walk.store_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dk * scale, D, CHUNK)
 
 
 _launch = Launcher(backward_kernel)
@@ -109,11 +113,11 @@ def backward(
         return dq, dk, dv
     do, q, k, v = side_by_side(do), side_by_side(q), side_by_side(k), side_by_side(v)
     dlse = None if dlse is None else dlse.contiguous()
-    plan = plans.backward(block_size, head_dim, q.dtype)
+    plan = plans.backward(block_size, head_dim, q.dtype, heads // kv_heads, capability(q.device))
     steps = strides(do, q, k, v)
     constants = (
-        heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal,
-        dlse is not None,
+        heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, plan.stages, wide(block_size, steps),
+        causal, dlse is not None,
     )  # fmt: skip
-    _launch(programs, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan.warps)
+    _launch(programs, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan)
     return dq, dk, dv

@@ -11,19 +11,17 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import Launcher, side_by_side, strides, wide
+from .launch import Launcher, capability, side_by_side, strides, wide
 
 
 @triton.jit
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, tiles_ptr,
-    q_row, q_head, k_row, k_head, v_row, v_head, scale,
+    q_row: tl.constexpr, q_head, k_row: tl.constexpr, k_head, v_row: tl.constexpr, v_head, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
 ):  # fmt: skip
     start, length, kind, head = walk.program_tile(tiles_ptr, HEADS)
-    if length == 0:
-        return
     o_row = HEADS * D
     o_ptr += start * o_row + head * D
     lse_ptr += start * HEADS + head
@@ -72,10 +70,10 @@ def forward(
     if total_rows == 0 or programs == 0:
         return o, lse
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
-    plan = plans.forward(block_size, head_dim, q.dtype)
+    plan = plans.forward(block_size, head_dim, q.dtype, capability(q.device))
     steps = strides(q, k, v)
     constants = (
         heads, heads // k.shape[1], head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal, return_lse
     )  # fmt: skip
-    _launch(programs, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan.warps)
+    _launch(programs, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan)
     return o, lse

@@ -39,10 +39,13 @@ def fill_value(kind, unused, POISON: tl.constexpr = tiles.POISON):
 
 @triton.jit
 def load_rows(ptr, row_stride, rows, length, first, D: tl.constexpr, CHUNK: tl.constexpr):
-    """`[rows, CHUNK]` of one head of a tile, from channel `first` on; 0 past the tile's length and past head dim D."""
+    """`[rows, CHUNK]` of one head of a tile, from channel `first` on; 0 past the tile's length and past head dim D.
+
+    Each value is read once by a program, so loads pass by the first-level cache.
+    """
     channels = first + tl.arange(0, CHUNK)
     mask = _inside(rows, length, channels, D, CHUNK)
-    return tl.load(ptr + rows[:, None] * row_stride + channels[None, :], mask=mask, other=0.0)
+    return tl.load(ptr + rows[:, None] * row_stride + channels[None, :], mask=mask, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
