@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import BACKENDS, HAS_GPU
 
+from backends import BACKENDS, HAS_GPU
 from blockattn import TileTable, block_attention
 
 EVERY = ("reference", *BACKENDS)

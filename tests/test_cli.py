@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import HAS_GPU
 
+from backends import HAS_GPU
 from blockattn import __version__, cli, dispatch
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import HAS_GPU, HAS_TRITON
 
+from backends import HAS_GPU, HAS_TRITON
 from blockattn import block_attention, dispatch
 
 CUDA = torch.device("cuda", 0)

@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 import torch
-from backends import BACKENDS, DTYPES, HAS_GPU, HAS_TRITON, multiplies_in_tf32
 
+from backends import BACKENDS, DTYPES, HAS_GPU, HAS_TRITON, multiplies_in_tf32
 from blockattn import TileTable, block_attention
 from blockattn.testing import Case, compare, make_inputs, run
 
@@ -321,5 +321,3 @@ def test_two_tritons():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-

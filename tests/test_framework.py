@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 import torch
-from backends import BACKENDS, HAS_GPU
 
+from backends import BACKENDS, HAS_GPU
 from blockattn import block_attention
 
 DEVICE = "cuda" if HAS_GPU else "cpu"

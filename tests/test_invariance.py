@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from backends import BACKENDS, DTYPES
 
+from backends import BACKENDS, DTYPES
 from blockattn import TileTable, block_attention
 from blockattn.testing import LAYOUTS, RESULTS, Case, Inputs, make_inputs, run
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from backends import HAS_TRITON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import HAS_TRITON
 from blockattn import TileTable
 from blockattn import tiles as tiles_module
 from blockattn.tiles import ATTEND, BLOCK_SIZES, POISON, ZERO

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import dispatch, ops, reference
 from .tiles import TileTable
 
-HEAD_DIMS = range(16, 257, 8)
+MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -74,14 +74,24 @@ def block_attention(
             q, k, v, table.offsets, lengths=table.lengths, block_size=table.block_size, shift=table.shift, causal=causal,
             scale=scale,
         )  # fmt: skip
-        o, lse = o.to(q.dtype), lse.float()
+        outputs = [o.to(q.dtype), lse.float()]
     else:
         if not torch.compiler.is_compiling():
             ops.register_flops()
-        o, lse = ops.attention(
-            q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend
-        )  # fmt: skip
-    return (o, lse) if return_lse else o
+        outputs = ops.attention(q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend)
+    return (outputs[0], outputs[1]) if return_lse else outputs[0]
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Cast to the autocast dtype where autocast is on for the device; fp64 is left alone, as torch does."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    device = q.device.type
+    if not torch.is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -97,28 +107,32 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    device, dtype = q.device, q.dtype
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.layout != torch.strided:
             raise ValueError(f"{name} must be a dense tensor, got layout {x.layout}")
-        if x.dim() != 3:
+        if x.ndim != 3:
             raise ValueError(f"{name} must have shape [T, heads, D], got {tuple(x.shape)}")
-        if x.device != q.device:
-            raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
-        if x.dtype != q.dtype:
-            raise ValueError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
+        if x.device != device:
+            raise ValueError(f"{name} must be on q's device {device}, got {x.device}")
+        if x.dtype != dtype:
+            raise ValueError(f"{name} must have q's dtype {dtype}, got {x.dtype}")
     total_rows, heads, head_dim = q.shape
-    if q.dtype not in DTYPES:
-        raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {q.dtype}")
-    if q.dtype == torch.float64 and q.device.type != "cpu":
-        raise ValueError(f"q may be float64 on the CPU only, got {q.device}")
-    if head_dim % HEAD_DIMS.step or not HEAD_DIMS.start <= head_dim < HEAD_DIMS.stop:
-        raise ValueError(f"q must have a head dim D that is a multiple of 8 from 16 to 256, got {head_dim}")
-    if k.shape[0] != total_rows or k.shape[2] != head_dim:
+    k_rows, kv_heads, k_head_dim = k.shape
+    if dtype not in DTYPES:
+        raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {dtype}")
+    if dtype == torch.float64 and device.type != "cpu":
+        raise ValueError(f"q may be float64 on the CPU only, got {device}")
+    if head_dim % 8 or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(
+            f"q must have a head dim D that is a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim}"
+        )
+    if k_rows != total_rows or k_head_dim != head_dim:
         raise ValueError(f"k must have shape [{total_rows}, Hk, {head_dim}] to match q, got {tuple(k.shape)}")
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {tuple(k.shape)}, got {tuple(v.shape)}")
-    if heads < 1 or k.shape[1] < 1 or heads % k.shape[1]:
-        raise ValueError(f"q's heads must be a positive multiple of k's, got {heads} and {k.shape[1]}")
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"q's heads must be a positive multiple of k's, got {heads} and {kv_heads}")
 
 
 def _check_options(causal: bool, scale: float | None, return_lse: bool, backend: str | None) -> None:

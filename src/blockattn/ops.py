@@ -1,7 +1,7 @@
 """The torch operators: schemas, fake shapes, autograd, and FLOP formulas.
 
     blockattn::build_tiles          offsets, lengths → the tile table
-    blockattn::attention            q, k, v, tiles → o, lse
+    blockattn::attention            q, k, v, tiles → [o] or [o, lse]
     blockattn::attention_backward   do, dlse, q, k, v, tiles → dq, dk, dv
 
 Arguments are checked by `blockattn.api`; here they are trusted, except that a named backend is refused where it cannot
@@ -26,7 +26,7 @@ _library.define(
 )
 _library.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor tiles, int block_size, bool causal, float scale, bool return_lse, "
-    "str? backend) -> (Tensor, Tensor)"
+    "str? backend) -> Tensor[]"
 )
 _library.define(
     "attention_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor tiles, int block_size, "
@@ -53,7 +53,7 @@ def _build_tiles(
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
     backend: str | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> list[Tensor]:  # fmt: skip
     module = dispatch.kernels(dispatch.resolve(backend, q.device, q.dtype), "forward")
     return module.forward(q, k, v, tiles, block_size, causal, scale, return_lse)
 
@@ -79,9 +79,8 @@ def _(offsets, lengths, total_rows, block_size, shift, check):
 
 @torch.library.register_fake("blockattn::attention", lib=_library)
 def _(q, k, v, tiles, block_size, causal, scale, return_lse, backend):
-    total_rows, heads, _head_dim = q.shape
-    lse = q.new_empty((total_rows if return_lse else 0, heads), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    o = q.new_empty(q.shape)
+    return [o, q.new_empty(q.shape[:2], dtype=torch.float32)] if return_lse else [o]
 
 
 @torch.library.register_fake("blockattn::attention_backward", lib=_library)
@@ -92,18 +91,13 @@ def _(grad_o, grad_lse, q, k, v, tiles, block_size, causal, scale, backend):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, tiles, block_size, causal, scale, return_lse, backend):
-        o, lse = _below_autograd(q, k, v, tiles, block_size, causal, scale, return_lse, backend)
         ctx.save_for_backward(q, k, v, tiles)
         ctx.options = (block_size, causal, scale, backend)
-        ctx.return_lse = return_lse
-        if not return_lse:
-            ctx.mark_non_differentiable(lse)
-        return o, lse
+        return tuple(_below_autograd(q, k, v, tiles, block_size, causal, scale, return_lse, backend))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_o, grad_lse):
-        grad_lse = grad_lse if ctx.return_lse else None
+    def backward(ctx, grad_o, grad_lse=None):
         gradients = attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
         return *gradients, None, None, None, None, None, None
 
@@ -119,7 +113,7 @@ def _below_autograd(*arguments):
 def _attention_autograd(*arguments):
     q, k, v = arguments[:3]
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        return _Attention.apply(*arguments)
+        return list(_Attention.apply(*arguments))
     return _below_autograd(*arguments)
 
 

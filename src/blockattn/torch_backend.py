@@ -102,18 +102,19 @@ def _finish(out: Tensor, tiles: Tensor) -> Tensor:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
-) -> tuple[Tensor, Tensor]:
-    """o `[T, Hq, D]` in q's dtype and lse `[T, Hq]` fp32 (`[0, Hq]` unless asked for); see `blockattn.ops`."""
+) -> list[Tensor]:
+    """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
     total_rows, heads, _ = q.shape
-    o = q.new_zeros((total_rows + 1, *q.shape[1:]))
-    lse = q.new_full((total_rows + 1 if return_lse else 1, heads), -torch.inf, dtype=torch.float32)
+    outputs = [q.new_zeros((total_rows + 1, *q.shape[1:]))]
+    if return_lse:
+        outputs.append(q.new_full((total_rows + 1, heads), -torch.inf, dtype=torch.float32))
     for group in _groups(tiles, heads, total_rows, block_size, causal):
         tile_q, tile_k, tile_v = (group.gather(x) for x in (q, k, v))
-        group.scatter(group.attend(tile_q, tile_k, tile_v, scale), o)
+        group.scatter(group.attend(tile_q, tile_k, tile_v, scale), outputs[0])
         if return_lse:
             wide_q, wide_k = _widened(tile_q, tile_k)
-            group.scatter(group.scores(wide_q, wide_k, scale).logsumexp(-1), lse)
-    return _finish(o, tiles), _finish(lse, tiles)
+            group.scatter(group.scores(wide_q, wide_k, scale).logsumexp(-1), outputs[1])
+    return [_finish(out, tiles) for out in outputs]
 
 
 def backward(

@@ -135,8 +135,8 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
         q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
     )  # fmt: skip
     constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
-    if not forward and not variant.has_lse:
-        constants["dlse_ptr"] = None
+    if not variant.has_lse:
+        constants["lse_ptr" if forward else "dlse_ptr"] = None
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
         signature[name] = "constexpr" if name in constants else _argument_type(name, variant.dtype)

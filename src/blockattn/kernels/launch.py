@@ -41,7 +41,7 @@ class Launcher:
             constants,
             plan,
             integers,
-            *[x is None or x.data_ptr() & 15 for x in tensors],
+            *[x is not None and x.data_ptr() & 15 for x in tensors],
         )
         compiled = self._compiled.get(key)
         with device_of(first):
@@ -75,7 +75,10 @@ def side_by_side(tensor: Tensor) -> Tensor:
 
 def strides(*tensors: Tensor) -> tuple[int, ...]:
     """Row and head stride of each tensor, in a row."""
-    return tuple(stride for tensor in tensors for stride in tensor.stride()[:2])
+    found = ()
+    for tensor in tensors:
+        found += tensor.stride()[:2]
+    return found
 
 
 def wide(block_size: int, row_and_head_strides: tuple[int, ...]) -> bool:

@@ -108,16 +108,14 @@ def backward(
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     total_rows, heads, head_dim = q.shape
     kv_heads = k.shape[1]
-    programs = tiles.shape[0] * kv_heads
-    if total_rows == 0 or programs == 0:
-        return dq, dk, dv
-    do, q, k, v = side_by_side(do), side_by_side(q), side_by_side(k), side_by_side(v)
-    dlse = None if dlse is None else dlse.contiguous()
-    plan = plans.backward(block_size, head_dim, q.dtype, heads // kv_heads, capability(q.device))
-    steps = strides(do, q, k, v)
-    constants = (
-        heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, plan.stages, wide(block_size, steps),
-        causal, dlse is not None,
-    )  # fmt: skip
-    _launch(programs, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan)
+    if total_rows:
+        do, q, k, v = side_by_side(do), side_by_side(q), side_by_side(k), side_by_side(v)
+        dlse = None if dlse is None else dlse.contiguous()
+        plan = plans.backward(block_size, head_dim, q.dtype, heads // kv_heads, capability(q.device))
+        steps = strides(do, q, k, v)
+        constants = (
+            heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, plan.stages, wide(block_size, steps),
+            causal, dlse is not None,
+        )  # fmt: skip
+        _launch(tiles.shape[0] * kv_heads, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan)
     return dq, dk, dv

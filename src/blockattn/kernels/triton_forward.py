@@ -24,7 +24,8 @@ def forward_kernel(
     start, length, kind, head = walk.program_tile(tiles_ptr, HEADS)
     o_row = HEADS * D
     o_ptr += start * o_row + head * D
-    lse_ptr += start * HEADS + head
+    if HAS_LSE:
+        lse_ptr += start * HEADS + head
     keys = walk.rows_from(0, BLOCK, WIDE)
     if not walk.attends(kind):
         walk.fill_rows(o_ptr, o_row, length, walk.fill_value(kind, 0.0), BLOCK, D, CHUNK)
@@ -61,19 +62,18 @@ _launch = Launcher(forward_kernel)
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
-) -> tuple[Tensor, Tensor]:
-    """o `[T, Hq, D]` in q's dtype and lse `[T, Hq]` fp32 (`[0, Hq]` unless asked for); see `blockattn.ops`."""
+) -> list[Tensor]:
+    """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
     total_rows, heads, head_dim = q.shape
     o = torch.empty((total_rows, heads, head_dim), dtype=q.dtype, device=q.device)
-    lse = torch.empty((total_rows if return_lse else 0, heads), dtype=torch.float32, device=q.device)
-    programs = tiles.shape[0] * heads
-    if total_rows == 0 or programs == 0:
-        return o, lse
-    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
-    plan = plans.forward(block_size, head_dim, q.dtype, capability(q.device))
-    steps = strides(q, k, v)
-    constants = (
-        heads, heads // k.shape[1], head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal, return_lse
-    )  # fmt: skip
-    _launch(programs, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan)
-    return o, lse
+    lse = torch.empty((total_rows, heads), dtype=torch.float32, device=q.device) if return_lse else None
+    if total_rows:
+        q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+        plan = plans.forward(block_size, head_dim, q.dtype, capability(q.device))
+        steps = strides(q, k, v)
+        constants = (
+            heads, heads // k.shape[1], head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal,
+            return_lse,
+        )  # fmt: skip
+        _launch(tiles.shape[0] * heads, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan)
+    return [o, lse] if return_lse else [o]
