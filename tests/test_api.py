@@ -121,8 +121,8 @@ def test_outputs_never_alias_inputs(backend, device):
         assert lse.shape == (rows, 2)
         addresses = {x.untyped_storage().data_ptr() for x in (q, k, v)} - {0}
         assert o.untyped_storage().data_ptr() not in addresses
-        if rows:
-            torch.testing.assert_close(o, v)
+        if rows:  # a row alone attends to itself; TF32 keeps ten bits of v
+            torch.testing.assert_close(o, v, rtol=2**-10 if HAS_GPU else 1e-6, atol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

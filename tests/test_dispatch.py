@@ -1,5 +1,8 @@
 """Which backend is chosen on which GPU, and that an explicit one is never replaced."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -48,29 +51,32 @@ def test_older_gpus_take_torch_and_refuse_triton(gpu):
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
 def test_float32_takes_triton_where_tf32_is_allowed(gpu):
+    """conftest restores the flag."""
     gpu()
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("highest")
-        assert dispatch.choose(CUDA, torch.float32).backend == "torch"
-        with pytest.raises(
-            ValueError, match=r"multiplied in TF32 there, which torch\.backends\.cuda\.matmul does not allow"
-        ):
-            dispatch.resolve("triton", CUDA, torch.float32)
-        torch.set_float32_matmul_precision("high")
-        assert dispatch.choose(CUDA, torch.float32).backend == "triton"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert dispatch.choose(CUDA, torch.float32).backend == "torch"
+    with pytest.raises(ValueError, match=r"multiplied in TF32 there, which torch\.backends\.cuda\.matmul does not allow"):
+        dispatch.resolve("triton", CUDA, torch.float32)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert dispatch.choose(CUDA, torch.float32).backend == "triton"
 
 
-@pytest.mark.parametrize(("flag", "allowed"), [("high", True), ("highest", False)])
-def test_the_older_tf32_flag_is_read(flag, allowed):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(flag)
-    try:
-        assert dispatch.tf32_allowed() is allowed
-    finally:
-        torch.set_float32_matmul_precision(before)
+@pytest.mark.parametrize(
+    ("setting", "allowed"),
+    [
+        ("torch.set_float32_matmul_precision('high')", True),
+        ("torch.set_float32_matmul_precision('highest')", False),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+        ("torch.backends.fp32_precision = 'tf32'", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False),
+        ("pass", False),
+    ],
+)
+def test_every_way_to_allow_tf32_is_read(setting, allowed):
+    """In a process of its own, since torch refuses to mix its older and newer flags."""
+    code = f"import torch\nfrom blockattn import dispatch\n{setting}\nprint(dispatch.tf32_allowed())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(allowed)
 
 
 def test_amd_is_opt_in(gpu):
@@ -87,7 +93,7 @@ def test_without_triton_the_reason_says_so(gpu):
     assert dispatch.choose(CUDA, torch.float16) == dispatch.Choice(
         "torch", "it needs Triton 3.6 or newer, which is not installed"
     )
-    with pytest.raises(ValueError, match="it needs Triton 3.6 or newer, which is not installed"):
+    with pytest.raises(ValueError, match=r"it needs Triton 3\.6 or newer, which is not installed"):
         dispatch.resolve("triton", CUDA, torch.float16)
 
 

@@ -251,7 +251,8 @@ def test_plan_cost():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert len([event for event in profile.events() if "kernel" in event.name]) <= 2
+    on_gpu = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert 0 < len([name for name in on_gpu if not name.startswith("Mem")]) <= 2, on_gpu
 
 
 @pytest.mark.gpu

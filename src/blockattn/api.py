@@ -76,9 +76,7 @@ def block_attention(
         )  # fmt: skip
         outputs = [o.to(q.dtype), lse.float()]
     else:
-        if not torch.compiler.is_compiling():
-            ops.register_flops()
-        outputs = ops.attention(q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend)
+        outputs = ops.call_attention(q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend)
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
 

@@ -90,34 +90,54 @@ def _(grad_o, grad_lse, q, k, v, tiles, block_size, causal, scale, backend):
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, tiles, block_size, causal, scale, return_lse, backend):
+    def forward(ctx, run, q, k, v, tiles, block_size, causal, scale, return_lse, backend):
         ctx.save_for_backward(q, k, v, tiles)
         ctx.options = (block_size, causal, scale, backend)
-        return tuple(_below_autograd(q, k, v, tiles, block_size, causal, scale, return_lse, backend))
+        return tuple(run(q, k, v, tiles, block_size, causal, scale, return_lse, backend))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_o, grad_lse=None):
         gradients = attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
-        return *gradients, None, None, None, None, None, None
+        return None, *gradients, None, None, None, None, None, None
+
+
+def _differentiable(run, *arguments):
+    """Call `run`, which computes the forward, and record it for autograd where an input requires a gradient."""
+    q, k, v = arguments[:3]
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+        return list(_Attention.apply(run, *arguments))
+    return run(*arguments)
 
 
 def _below_autograd(*arguments):
-    """Run the forward below autograd: at once where nothing else looks on, else through the dispatcher's other layers."""
-    if torch._C._len_torch_dispatch_stack() == 0 and all(type(x) in _PLAIN for x in arguments[:4]):
-        return _attention(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(*arguments)
 
 
 def _attention_autograd(*arguments):
-    q, k, v = arguments[:3]
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        return list(_Attention.apply(*arguments))
-    return _below_autograd(*arguments)
+    return _differentiable(_below_autograd, *arguments)
 
 
 _library.impl("attention", _attention_autograd, "Autograd")
+
+
+def call_attention(*arguments) -> list[Tensor]:
+    """The operator `attention`; passes by torch's dispatcher where nothing looks on, which saves a third of the host time.
+
+    A compiler, a dispatch mode (fake tensors, a flop counter), a tensor subclass, a functorch transform and the profiler look
+    on: for them the call goes through the dispatcher.
+    """
+    if torch.compiler.is_compiling():
+        return attention(*arguments)
+    register_flops()
+    seen = (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd._profiler_enabled()
+        or any(type(x) not in _PLAIN for x in arguments[:4])
+    )
+    return attention(*arguments) if seen else _differentiable(_attention, *arguments)
 
 
 def _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs) -> int:

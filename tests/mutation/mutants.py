@@ -35,7 +35,7 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A node that may be replaced: `field` (and `index`, in a list) of the last ancestor, and the outermost is a statement."""
+    """A node that may be replaced: `field` (and `index`, in a list) of `owner`, and what is around it."""
 
     node: ast.AST
     owner: ast.AST

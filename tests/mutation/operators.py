@@ -135,8 +135,9 @@ def accesses(node: ast.AST, place: Place) -> Iterator[ast.AST]:
     if address is not None and not (isinstance(address, ast.BinOp) and isinstance(address.right, ast.Constant)):
         for amount in (1, -1):
             yield ast.Call(node.func, [plus(address, amount), *node.args[1:]], node.keywords)
-    if name == "load" and node.keywords:
-        yield ast.Call(node.func, node.args, [])
+    unmasked = [keyword for keyword in getattr(node, "keywords", []) if keyword.arg not in ("mask", "other")]
+    if name == "load" and len(unmasked) < len(node.keywords):
+        yield ast.Call(node.func, node.args, unmasked)
 
 
 def attributes(node: ast.AST, place: Place) -> Iterator[ast.AST]:
@@ -159,12 +160,12 @@ def ranges(node: ast.AST, place: Place) -> Iterator[ast.AST]:
         return
     if len(node.args) == 1:
         for amount in (1, -1):
-            yield ast.Call(node.func, [plus(node.args[0], amount)], [])
+            yield ast.Call(node.func, [plus(node.args[0], amount)], node.keywords)
     else:
         first, stop, step = node.args
-        yield ast.Call(node.func, [step, stop, step], [])
+        yield ast.Call(node.func, [step, stop, step], node.keywords)
         for operator in (ast.Add(), ast.Sub()):
-            yield ast.Call(node.func, [first, ast.BinOp(stop, operator, step), step], [])
+            yield ast.Call(node.func, [first, ast.BinOp(stop, operator, step), step], node.keywords)
 
 
 def conditions(node: ast.AST, place: Place) -> Iterator[ast.AST]:

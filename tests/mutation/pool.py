@@ -37,7 +37,7 @@ class _Child:
 def run_all(
     jobs: Iterable[Any], work: Callable[[Any, Callable], Any], workers: int, seconds_a_test: float
 ) -> Iterator[tuple[Any, Outcome]]:
-    """Run `work(job, starts)` for each job in a child of its own; `starts(name)` announces a test, the value is the result."""
+    """Run `work(job, starts)` for each job in a child of its own; it calls `starts(name)` before each test."""
     waiting, running = iter(jobs), {}
     while True:
         while len(running) < workers and (job := next(waiting, None)) is not None:

@@ -132,7 +132,7 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     constants = dict(
         HEADS=heads, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows, CHUNK=plan.chunk,
         STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
-        q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
+        do_row=heads * variant.head_dim, q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
     )  # fmt: skip
     constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
     if not variant.has_lse:

@@ -16,8 +16,9 @@ _CURRENT = contextlib.nullcontext()
 class Launcher:
     """Launches a Triton kernel, and passes by Triton's processing of arguments for a call like an earlier one.
 
-    Calls are alike when everything that Triton compiles for agrees: the device, constants, dtypes, the alignment of the
-    tensors and the values of the integers. Kernel parameters come in this order: tensors, numbers, constants.
+    Calls are alike when everything that Triton compiles for agrees: the device, dtypes, constants (with the plan, which
+    follows from them), the alignment of the tensors and the values of the integers. Kernel parameters come in this order:
+    tensors, integers, floats, constants.
     """
 
     def __init__(self, kernel, most_compiled: int = 1024):
@@ -34,21 +35,16 @@ class Launcher:
         constants: tuple,
         plan: Plan,
     ) -> None:
-        first = tensors[0]
-        key = (
-            first.device,
-            first.dtype,
-            constants,
-            plan,
-            integers,
-            *[x is not None and x.data_ptr() & 15 for x in tensors],
-        )
+        device, dtype = tensors[0].device, tensors[0].dtype
+        alignments = [x is not None and x.data_ptr() & 15 for x in tensors]
+        key = (device, dtype, constants, integers, *alignments)
         compiled = self._compiled.get(key)
-        with device_of(first):
+        arguments = (*tensors, *integers, *floats, *constants)
+        with device_of(tensors[0]):
             if compiled is not None:
-                compiled[(programs, 1, 1)](*tensors, *integers, *floats, *constants)
+                compiled[(programs, 1, 1)](*arguments)
                 return
-            compiled = self.kernel[(programs,)](*tensors, *integers, *floats, *constants, **plan.options())
+            compiled = self.kernel[(programs,)](*arguments, **plan.options())
         if compiled is not None:  # Triton's interpreter compiles nothing
             if len(self._compiled) >= self._most_compiled:
                 self._compiled.clear()

@@ -31,7 +31,8 @@ def _products(a_ptr, a_row, a_rows, b_ptr, b_row, b_rows, length, D: tl.constexp
 @triton.jit
 def backward_kernel(
     do_ptr, dlse_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, dk_ptr, dv_ptr, tiles_ptr,
-    do_row, do_head, q_row, q_head, k_row, k_head, v_row, v_head, scale,
+    do_row: tl.constexpr, do_head, q_row: tl.constexpr, q_head, k_row: tl.constexpr, k_head,
+    v_row: tl.constexpr, v_head, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip

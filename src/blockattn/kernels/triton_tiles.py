@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import tiles
-from .launch import device_of
+from .launch import device_of, side_by_side
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _piece(piece, offsets_ptr, lengths_ptr, sequences, total_rows, LEAD: tl.cons
     return start, rows, tl.where(is_gap, 0, LEAD), is_gap, valid
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "total_rows"])
 def count_kernel(
     offsets_ptr, lengths_ptr, ends_ptr, sequences, total_rows,
     BLOCK: tl.constexpr, LEAD: tl.constexpr, HAS_LENGTHS: tl.constexpr, STEP: tl.constexpr,
@@ -53,7 +53,7 @@ def count_kernel(
     tl.store(ends_ptr + pieces, (invalid == 0).to(tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "sequences", "total_rows", "bisections"])
 def expand_kernel(
     offsets_ptr, lengths_ptr, ends_ptr, tiles_ptr, slots, sequences, total_rows, bisections,
     BLOCK: tl.constexpr, LEAD: tl.constexpr, HAS_LENGTHS: tl.constexpr, STEP: tl.constexpr,
@@ -87,8 +87,8 @@ def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: 
     """The same table as `blockattn.tiles.build`: `[capacity, 3]` int64 on offsets' device."""
     sequences = offsets.shape[0] - 1
     slots = tiles.capacity(total_rows, sequences, block_size, shift, lengths is not None)
-    offsets = offsets.contiguous()
-    lengths = None if lengths is None else lengths.contiguous()
+    offsets = side_by_side(offsets)
+    lengths = None if lengths is None else side_by_side(lengths)
     pieces = 2 * sequences + 1
     ends = torch.empty(pieces + 1, dtype=torch.int64, device=offsets.device)
     table = torch.empty((slots, 3), dtype=torch.int64, device=offsets.device)
