@@ -102,7 +102,6 @@ def machine() -> dict:
     return dict(
         gpu=torch.cuda.get_device_name(), driver=output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         torch=torch.__version__, triton=triton.__version__, python=sys.version.split()[0],
-        commit=output("git", "rev-parse", "--short", "HEAD"),
     )  # fmt: skip
 
 
@@ -110,12 +109,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, help="file to write")
     parser.add_argument("--workload", nargs="*", help="names (default: all)")
+    parser.add_argument("--commit", help="of the sources, for the JSON")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/speed.py needs an NVIDIA GPU")
     chosen = [w for w in WORKLOADS if not arguments.workload or w.name in arguments.workload]
     limit = Limit()
-    result = dict(machine=machine(), limit_tbs={d: b * 1e-12 for d, b in limit.bandwidth.items()}, trusted=limit.trusted())
+    result = dict(
+        machine=machine(),
+        commit=arguments.commit,
+        limit_tbs={d: b * 1e-12 for d, b in limit.bandwidth.items()},
+        trusted=limit.trusted(),
+    )
     print(result)
     result["host"] = measure_host()
     result["table"] = measure_table(WORKLOADS[0])

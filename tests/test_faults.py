@@ -1,4 +1,4 @@
-"""Faults that users of similar libraries reported, as small inputs with the right value; each test is named after its kind."""
+"""Faults that users of similar libraries reported, as small inputs with the right value, each named after its kind."""
 
 import dataclasses
 import inspect
@@ -260,9 +260,8 @@ def test_recompiles():
     """Fifty random T, and T from 1 to 40: at most two compilations of a kernel (pytorch#141486, flash-attention#2635)."""
     from blockattn.kernels import triton_backward, triton_forward, triton_tiles
 
-    kernels = (
-        triton_forward.forward_kernel, triton_backward.backward_kernel, triton_tiles.count_kernel, triton_tiles.expand_kernel,
-    )  # fmt: skip
+    kernels = [triton_forward.forward_kernel, triton_backward.backward_kernel]
+    kernels += [triton_tiles.count_kernel, triton_tiles.expand_kernel]
 
     def compiled():
         return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in kernels]

@@ -125,8 +125,8 @@ _library.impl("attention", _attention_autograd, "Autograd")
 def call_attention(*arguments) -> list[Tensor]:
     """The operator `attention`; passes by torch's dispatcher where nothing looks on, which saves a third of the host time.
 
-    A compiler, a dispatch mode (fake tensors, a flop counter), a tensor subclass, a functorch transform and the profiler look
-    on: for them the call goes through the dispatcher.
+    A compiler, a dispatch mode (fake tensors, a flop counter), a tensor subclass, a functorch transform and the profiler
+    look on: for them the call goes through the dispatcher.
     """
     if torch.compiler.is_compiling():
         return attention(*arguments)

@@ -1,4 +1,4 @@
-"""Mutants of a kernel module: its source with one expression of one `@triton.jit` function replaced.
+"""Mutants of a kernel module: its source with one expression of one jit function replaced.
 
 They are found in the module's syntax tree, so nothing here changes when a kernel does. A mutant is known by its function
 and by the text before and after: the smallest expression around the change that no other mutant of the function shares.
@@ -85,7 +85,7 @@ def generate(module: str, source: str) -> list[Mutant]:
 
 
 def _is_jit(function: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator) == "triton.jit" for decorator in function.decorator_list)
+    return any(ast.unparse(decorator).startswith("triton.jit") for decorator in function.decorator_list)
 
 
 def _replacements(function: ast.FunctionDef) -> Iterator[tuple[Site, ast.AST]]:

@@ -87,7 +87,7 @@ def constants(node: ast.AST, place: Place) -> Iterator[ast.AST]:
         return
     if isinstance(node.value, float):
         yield ast.Constant(node.value + 1.0)
-    elif called(place.parent) in ("sum", "max", "cumsum"):
+    elif called(place.parent) in ("sum", "max", "cumsum") or isinstance(place.parent, ast.Subscript):
         yield ast.Constant(1 - node.value)
     elif not isinstance(place.parent, ast.Compare) and called(place.parent) not in ("arange", "range", "static_range"):
         yield ast.Constant(node.value + 1)

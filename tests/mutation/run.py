@@ -93,7 +93,7 @@ def _run(mutants: list[Mutant], items: list[pytest.Item], progress: Progress) ->
         for mutant, outcome in pool.run_all(mutants, work, WORKERS, SECONDS_A_TEST):
             outcomes[mutant] = outcome
             if not (outcome.result or outcome.death) and _key(mutant) not in REASONS:
-                progress.console.print(f"[red]survived[/] {mutant.place}: {mutant}", highlight=False)
+                progress.console.print(f"[red]survived[/] {mutant.place}: {mutant}", highlight=False, soft_wrap=True)
             progress.advance(task)
             progress.refresh()
     return outcomes
@@ -128,7 +128,7 @@ def _report(console: Console, verdicts: list[Verdict], stale: set, seconds: floa
     lines += [f"not equivalent, {v.killer} kills it: {v.mutant.place}: {v.mutant}" for v in refuted]
     lines += [f"equivalents.py names no mutant: {place}: {text}" for place, text in sorted(stale)]
     for line in lines:
-        console.print(line, style="red", highlight=False, markup=False)
+        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{_counts(verdicts)}, {seconds:.0f} s")
     return 1 if lines else 0
 

@@ -31,6 +31,12 @@ SHARED_MEMORY = {
 TRITON_TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
+# Spilled bytes that are taken on purpose, by architecture, direction, block, head dim and query heads a group.
+# sm_90, backward, D = 64: ptxas is held to 96 registers so that five programs share an SM instead of four. It keeps a few
+# addresses in local memory for that (at most 24 bytes a thread, by the flags), and the backward is 1.5 % faster.
+EXPLAINED = {("sm_90", "backward", 64, 64, 1): 24}
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """One compiled form of a kernel."""
@@ -69,13 +75,14 @@ class Resources:
     registers: int | None = None
     stack: int | None = None
     spills: int | None = None
+    explained: int = 0
 
     def faults(self) -> list[str]:
         """Why the variant must not be shipped for this GPU; empty when it fits."""
         found = []
         if self.shared > SHARED_MEMORY[self.arch]:
             found.append(f"{self.shared} bytes of shared memory, {SHARED_MEMORY[self.arch]} are there")
-        if self.spills:
+        if (self.spills or 0) > self.explained:
             found.append(f"{self.spills} bytes spilled")
         return found
 
@@ -132,7 +139,8 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     constants = dict(
         HEADS=heads, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows, CHUNK=plan.chunk,
         STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
-        do_row=heads * variant.head_dim, q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
+        do_row=heads * variant.head_dim, q_row=heads * variant.head_dim,
+        k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
     )  # fmt: skip
     constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
     if not variant.has_lse:
@@ -145,7 +153,8 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=target, options=plan.options())
     assembled = {} if arch.startswith("gfx") else _assemble(compiled.asm["ptx"])
-    return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, **assembled)
+    explained = EXPLAINED.get((arch, variant.direction, variant.block_size, variant.head_dim, variant.group), 0)
+    return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, explained=explained, **assembled)
 
 
 def _argument_type(name: str, dtype: torch.dtype) -> str:

@@ -1,8 +1,10 @@
-"""How a portable kernel is cut for a block size, head dim and dtype: rows and channels a step, and warps.
+"""How a portable kernel is cut for a block size, head dim, dtype and GPU: rows and channels a step, warps, registers.
 
-A plan is a fixed function of the shapes, never tuned at run time, so that two processes give the same bits. It keeps every
-kernel free of spills and within the shared memory of the smallest supported GPU (99 KB: sm_86, sm_89, sm_120), which
-`tests/test_compile.py` checks by compiling.
+A plan is a fixed function of those, never tuned at run time, so that two processes give the same bits. On Hopper and
+data-centre Blackwell (compute capability 9 and 10) products are wgmma and tcgen05, whose operands lie in shared memory; on
+the other GPUs they are mma, whose operands take registers too, so the same block needs smaller steps there. The tables hold
+the exceptions to the usual plan, a whole tile at once. `blockattn.kernels.compile` shows that each plan fits:
+no spills, and no more shared memory than the chip has (99 KB on sm_86, sm_89 and sm_120).
 """
 
 from __future__ import annotations
@@ -32,21 +34,105 @@ class Plan:
         return {"num_warps": self.warps, "num_stages": 1, **cap}
 
 
-def _padded(head_dim: int) -> int:
-    return max(_MIN_CHANNELS, 1 << (head_dim - 1).bit_length())
+# By block size and head dim (padded to a power of two).
+_Table = dict[tuple[int, int], Plan]
+
+_WGMMA_FORWARD: _Table = {
+    # The compiler's own count of registers, given as a cap: then ptxas issues all loads of a tile before the first use.
+    (64, 64): Plan(64, 64, 4, registers=80),
+    (64, 128): Plan(64, 128, 4, registers=112),
+    (16, 256): Plan(16, 128, 2),
+    (64, 256): Plan(64, 128, 4),
+    (128, 256): Plan(64, 128, 4),
+}
+_WGMMA_BACKWARD: _Table = {
+    # 96 registers let five programs share an SM instead of four, for which ptxas spills a few bytes (compile.EXPLAINED).
+    (64, 64): Plan(64, 64, 4, registers=96),
+    (16, 128): Plan(16, 128, 2, registers=96),
+    (16, 256): Plan(16, 256, 4),
+    (32, 256): Plan(32, 256, 4),
+    (64, 256): Plan(64, 256, 8),
+    (128, 256): Plan(64, 64, 8),
+}
+_WGMMA_BACKWARD_GROUPED: _Table = {
+    (64, 64): Plan(64, 64, 4, stages=3),
+    (64, 128): Plan(64, 128, 8, stages=3),
+    (16, 256): Plan(16, 256, 4),
+    (32, 128): Plan(32, 128, 4),
+    (32, 256): Plan(16, 256, 4),
+    (64, 256): Plan(64, 128, 8),
+    (128, 64): Plan(32, 64, 8),
+    (128, 128): Plan(64, 64, 8),
+    (128, 256): Plan(64, 64, 8),
+}
+_MMA_FORWARD: _Table = {
+    (16, 256): Plan(16, 128, 2),
+    (64, 256): Plan(64, 128, 4),
+    (128, 128): Plan(32, 64, 4),
+    (128, 256): Plan(32, 64, 4),
+}
+_MMA_BACKWARD: _Table = {
+    (16, 256): Plan(16, 256, 4),
+    (32, 128): Plan(32, 128, 4),
+    (32, 256): Plan(32, 128, 4),
+    (64, 128): Plan(64, 128, 8),
+    (64, 256): Plan(64, 128, 8),
+    (128, 64): Plan(32, 32, 8),
+    (128, 128): Plan(64, 64, 8),
+    (128, 256): Plan(32, 64, 8),
+}
+# float32 takes twice the room, and one table serves every GPU.
+_FORWARD_FP32: _Table = {
+    (16, 256): Plan(16, 128, 2),
+    (32, 256): Plan(32, 128, 2),
+    (64, 64): Plan(64, 64, 8),
+    (64, 128): Plan(64, 64, 8),
+    (64, 256): Plan(64, 64, 8),
+    (128, 64): Plan(32, 64, 8),
+    (128, 128): Plan(32, 64, 8),
+    (128, 256): Plan(32, 64, 8),
+}
+_BACKWARD_FP32: _Table = {
+    (16, 256): Plan(16, 128, 2),
+    (32, 128): Plan(32, 128, 4),
+    (32, 256): Plan(32, 128, 4),
+    (64, 64): Plan(32, 64, 4),
+    (64, 128): Plan(64, 64, 8),
+    (64, 256): Plan(64, 64, 8),
+    (128, 64): Plan(32, 32, 8),
+    (128, 128): Plan(32, 32, 8),
+    (128, 256): Plan(32, 32, 8),
+}
 
 
 @functools.cache
 def forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> Plan:
     """The forward's plan; capability is (0, 0) for anything but an NVIDIA GPU."""
-    return Plan(
-        block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8
-    )
+    sixteen_bits = _WGMMA_FORWARD if _has_wgmma(capability) else _MMA_FORWARD
+    table = _FORWARD_FP32 if dtype == torch.float32 else sixteen_bits
+    return _plan(table, block_size, head_dim, capability, {16: 1, 32: 2, 64: 4, 128: 8})
 
 
 @functools.cache
 def backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, capability: tuple[int, int]) -> Plan:
     """The backward's plan for `group` query heads a kv head."""
-    return Plan(
-        block_size, _padded(head_dim), 1 if block_size <= 16 else 2 if block_size == 32 else 4 if block_size == 64 else 8
-    )
+    if dtype == torch.float32:
+        table = _BACKWARD_FP32
+    elif _has_wgmma(capability):
+        table = _WGMMA_BACKWARD if group == 1 else _WGMMA_BACKWARD_GROUPED
+    else:
+        table = _MMA_BACKWARD
+    return _plan(table, block_size, head_dim, capability, {16: 2, 32: 2, 64: 4, 128: 8})
+
+
+def _has_wgmma(capability: tuple[int, int]) -> bool:
+    return capability[0] in (9, 10)
+
+
+def _plan(table: _Table, block_size: int, head_dim: int, capability: tuple[int, int], warps: dict[int, int]) -> Plan:
+    """The exception for the shape, or the usual plan: the whole tile at once, with warps by block size."""
+    width = max(_MIN_CHANNELS, 1 << (head_dim - 1).bit_length())
+    plan = table.get((block_size, max(width, 64))) or Plan(block_size, width, warps[block_size])
+    measured = capability[0] == 9  # caps were measured on Hopper, and cost spills elsewhere
+    cap = plan.registers if measured and head_dim == width else None
+    return dataclasses.replace(plan, chunk=min(plan.chunk, width), registers=cap)
