@@ -61,16 +61,26 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path, help="file to write")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--every", type=int, default=1, help="check each n-th case only")
+    parser.add_argument("--seconds", type=float, help="stop then and report the cases checked so far")
     parser.add_argument("--commit", help="of the sources, for the JSON")
     arguments = parser.parse_args()
-    # Cases that share a compiled kernel stay together.
+    # Cases that share a compiled kernel stay together; a run that is cut short has seen every head dim and block.
     chosen = sorted(
-        cases()[:: arguments.every], key=lambda c: (c.head_dim, c.block_size, str(c.dtype), c.causal, c.kv_heads)
+        cases()[:: arguments.every], key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size)
     )
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:
-        results = list(pool.map(check, chosen, chunksize=4))
+    results = []
+    pool = concurrent.futures.ProcessPoolExecutor(arguments.workers, mp_context=context)
+    pending = [pool.submit(check, case) for case in chosen]
+    try:
+        for done in concurrent.futures.as_completed(pending, timeout=arguments.seconds):
+            results.append(done.result())
+    except TimeoutError:
+        print(f"stopped after {arguments.seconds} s: {len(results)} of {len(chosen)} cases checked")
+    for process in list(pool._processes.values()):
+        process.terminate()
+    pool.shutdown(wait=False, cancel_futures=True)
     failures = {name: lines for name, lines in results if lines}
     import triton
 
@@ -78,7 +88,7 @@ def main() -> None:
         gpu=torch.cuda.get_device_name(), commit=arguments.commit, torch=torch.__version__, triton=triton.__version__,
         dimensions=dict(head_dims=HEAD_DIMS, blocks=BLOCKS, dtypes=[str(d) for d in DTYPES],
                         flags=["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
-        directions=["forward", "backward"], cases=len(results), passed=len(results) - len(failures),
+        directions=["forward", "backward"], all_cases=len(cases()), cases=len(results), passed=len(results) - len(failures),
         failed=len(failures), seconds=round(time.monotonic() - start), failures=failures,
     )  # fmt: skip
     print(json.dumps({**summary, "failures": dict(list(failures.items())[:20])}, indent=1))

@@ -38,9 +38,11 @@ class Plan:
 _Table = dict[tuple[int, int], Plan]
 
 _WGMMA_FORWARD: _Table = {
-    # The compiler's own count of registers, given as a cap: then ptxas issues all loads of a tile before the first use.
+    # With a cap that leaves room, ptxas issues all loads of a tile before the first use; left alone it saves registers.
     (64, 64): Plan(64, 64, 4, registers=80),
     (64, 128): Plan(64, 128, 4, registers=112),
+    (16, 128): Plan(16, 128, 1, registers=128),
+    (32, 128): Plan(32, 128, 2, registers=128),
     (16, 256): Plan(16, 128, 2),
     (64, 256): Plan(64, 128, 4),
     (128, 256): Plan(64, 128, 4),
@@ -48,7 +50,8 @@ _WGMMA_FORWARD: _Table = {
 _WGMMA_BACKWARD: _Table = {
     # 96 registers let five programs share an SM instead of four, for which ptxas spills a few bytes (compile.EXPLAINED).
     (64, 64): Plan(64, 64, 4, registers=96),
-    (16, 128): Plan(16, 128, 2, registers=96),
+    (16, 128): Plan(16, 128, 2, registers=168),
+    (32, 128): Plan(32, 128, 2, registers=168),
     (16, 256): Plan(16, 256, 4),
     (32, 256): Plan(32, 256, 4),
     (64, 256): Plan(64, 256, 8),
@@ -67,6 +70,7 @@ _WGMMA_BACKWARD_GROUPED: _Table = {
 }
 _MMA_FORWARD: _Table = {
     (16, 256): Plan(16, 128, 2),
+    (64, 128): Plan(64, 128, 8),
     (64, 256): Plan(64, 128, 4),
     (128, 128): Plan(32, 64, 4),
     (128, 256): Plan(32, 64, 4),
@@ -97,10 +101,10 @@ _BACKWARD_FP32: _Table = {
     (32, 128): Plan(32, 128, 4),
     (32, 256): Plan(32, 128, 4),
     (64, 64): Plan(32, 64, 4),
-    (64, 128): Plan(64, 64, 8),
-    (64, 256): Plan(64, 64, 8),
+    (64, 128): Plan(32, 64, 4),
+    (64, 256): Plan(64, 32, 8),
     (128, 64): Plan(32, 32, 8),
-    (128, 128): Plan(32, 32, 8),
+    (128, 128): Plan(32, 16, 8),
     (128, 256): Plan(32, 32, 8),
 }
 
