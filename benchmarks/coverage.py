@@ -64,6 +64,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="stop then and report the cases checked so far")
     parser.add_argument("--commit", help="of the sources, for the JSON")
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks/coverage.py needs an NVIDIA GPU")
     # Cases that share a compiled kernel stay together; a run that is cut short has seen every head dim and block.
     chosen = sorted(
         cases()[:: arguments.every], key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size)

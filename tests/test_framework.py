@@ -97,6 +97,29 @@ def test_no_graph_break_as_the_first_call_of_a_process():
     )
 
 
+def test_any_scale_compiles():
+    """A float argument, an attribute, an expression of a dynamic shape: none breaks the graph."""
+    python(
+        """
+        import torch, blockattn
+
+        class Layer(torch.nn.Module):
+            scale = 0.3
+
+            def forward(self, q, offsets, scale):
+                o = blockattn.block_attention(q, q, q, offsets, scale=scale)
+                o = blockattn.block_attention(o, q, q, offsets, scale=self.scale)
+                return blockattn.block_attention(o, q, q, offsets, scale=q.shape[-1] ** -0.5)
+
+        layer = Layer()
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+        for rows, scale in ((10, 0.1), (20, 0.7), (30, 2)):
+            q, offsets = torch.randn(rows, 1, 16), torch.tensor([0, rows])
+            torch.testing.assert_close(compiled(q, offsets, scale), layer(q, offsets, scale))
+        """
+    )
+
+
 def test_wrong_offsets_raise_inside_a_compiled_graph():
     python(
         """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,7 @@ from . import dispatch, ops, reference
 from .tiles import TileTable
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
+MAX_SCALE = 1e38  # the kernels scale in float32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -49,12 +48,15 @@ def block_attention(
         scale: factor of the scores (default D ** -0.5).
         return_lse: also return the natural logarithm of Σ exp(scale · q kᵀ), differentiable; -inf in unused rows.
         backend: "triton", "torch" or "reference"; default: the fastest that serves the device and dtype.
-        check_offsets: read the contents of offsets and lengths and raise on wrong ones. Default: on the CPU only, since
-            it synchronises a GPU. Unchecked wrong contents make output, lse and gradients NaN.
+        check_offsets: read the contents of offsets and lengths (a table's too) and raise on wrong ones. Default: on the
+            CPU only, since it synchronises a GPU. Unchecked wrong contents make output, lse and gradients NaN.
 
     Returns:
         o `[T, Hq, D]` in q's dtype; with return_lse, (o, lse) with lse `[T, Hq]` fp32. Under autocast q, k and v are cast
         to the autocast dtype first.
+
+    Gradients are of first order and in reverse mode; forward mode, a second derivative, vmap and torch.func.grad raise
+    (backend="reference" has them all).
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -70,14 +72,24 @@ def block_attention(
     table = _table(q, offsets, lengths, block_size, shift, check_offsets)
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
     if backend == "reference":
-        o, lse = reference.block_attention(
-            q, k, v, table.offsets, lengths=table.lengths, block_size=table.block_size, shift=table.shift, causal=causal,
-            scale=scale,
-        )  # fmt: skip
-        outputs = [o.to(q.dtype), lse.float()]
+        outputs = _reference(q, k, v, table, causal, scale)
     else:
         outputs = ops.call_attention(q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend)
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
+
+
+def _reference(q: Tensor, k: Tensor, v: Tensor, table: TileTable, causal: bool, scale: float) -> list[Tensor]:
+    """o in q's dtype and lse in fp32 by the oracle, which reads offsets on the host; NaN where their contents are wrong."""
+    try:
+        table.check()
+    except ValueError:
+        wrong = (k.sum() + v.sum()) * torch.nan
+        return [q * wrong, (q.sum(2) * wrong).float()]
+    o, lse = reference.block_attention(
+        q, k, v, table.offsets, lengths=table.lengths, block_size=table.block_size, shift=table.shift, causal=causal,
+        scale=scale,
+    )  # fmt: skip
+    return [o.to(q.dtype), lse.float()]
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -86,26 +98,16 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     device = q.device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast to the autocast dtype where autocast is on for the device; fp64 is left alone, as torch does."""
-    for name, x in zip("qkv", tensors, strict=True):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
-
-
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     device, dtype = q.device, q.dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {dtype}")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.layout != torch.strided:
             raise ValueError(f"{name} must be a dense tensor, got layout {x.layout}")
@@ -117,8 +119,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name} must have q's dtype {dtype}, got {x.dtype}")
     total_rows, heads, head_dim = q.shape
     k_rows, kv_heads, k_head_dim = k.shape
-    if dtype not in DTYPES:
-        raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {dtype}")
     if dtype == torch.float64 and device.type != "cpu":
         raise ValueError(f"q may be float64 on the CPU only, got {device}")
     if head_dim % 8 or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
@@ -140,8 +140,10 @@ def _check_options(causal: bool, scale: float | None, return_lse: bool, backend:
     if scale is not None:
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise TypeError(f"scale must be a number, got {type(scale).__name__}")
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
+        if not abs(scale) <= MAX_SCALE:
+            raise ValueError(f"scale must be finite in float32, got {scale}")
+    if backend is not None and not isinstance(backend, str):
+        raise TypeError(f"backend must be a string or None, got {type(backend).__name__}")
     if backend is not None and backend not in dispatch.BACKENDS:
         raise ValueError(f"backend must be one of {dispatch.BACKENDS} or None, got {backend!r}")
 
@@ -165,6 +167,8 @@ def _table(
     if isinstance(index, Tensor) and index.device != q.device:
         raise ValueError(f"offsets must be on q's device {q.device}, got {index.device}")
     if isinstance(offsets, TileTable):
+        if check_offsets:
+            offsets.check()
         return offsets
     return TileTable.from_offsets(
         offsets,

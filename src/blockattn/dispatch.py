@@ -1,6 +1,6 @@
 """Which backend computes a call, and why.
 
-`choose` gives the default for a device, dtype and shape; `require` refuses a backend that cannot serve a call, with the
+`choose` gives the default for a device and dtype; `require` refuses a backend that cannot serve a call, with the
 reason, and never replaces it by another. `kernels` imports a backend's module when it is first used.
 """
 

@@ -15,7 +15,7 @@ import sys
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
 from . import dispatch
 from . import tiles as _tiles
@@ -96,16 +96,31 @@ class _Attention(torch.autograd.Function):
         return tuple(run(q, k, v, tiles, block_size, causal, scale, return_lse, backend))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_o, grad_lse=None):
         gradients = attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
         return None, *gradients, None, None, None, None, None, None
 
 
+class _AttentionBackward(torch.autograd.Function):
+    """The backward as a step of a graph of its own (create_graph=True): it runs, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        return _backward_below_autograd(*arguments)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError("block_attention has no second derivative; backend='reference' has one")
+
+
 def _differentiable(run, *arguments):
-    """Call `run`, which computes the forward, and record it for autograd where an input requires a gradient."""
+    """Call `run`, which computes the forward, and record it for autograd where an input requires a gradient.
+
+    Forward mode is recorded too, so that it raises instead of losing its tangents.
+    """
     q, k, v = arguments[:3]
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+    reverse = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
+    if reverse or forward_ad._current_level >= 0:
         return list(_Attention.apply(run, *arguments))
     return run(*arguments)
 
@@ -115,11 +130,23 @@ def _below_autograd(*arguments):
         return attention(*arguments)
 
 
+def _backward_below_autograd(*arguments):
+    with torch._C._AutoDispatchBelowAutograd():
+        return attention_backward(*arguments)
+
+
 def _attention_autograd(*arguments):
     return _differentiable(_below_autograd, *arguments)
 
 
+def _attention_backward_autograd(*arguments):
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+        return _AttentionBackward.apply(*arguments)
+    return _backward_below_autograd(*arguments)
+
+
 _library.impl("attention", _attention_autograd, "Autograd")
+_library.impl("attention_backward", _attention_backward_autograd, "Autograd")
 
 
 def call_attention(*arguments) -> list[Tensor]:
@@ -135,7 +162,7 @@ def call_attention(*arguments) -> list[Tensor]:
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd._profiler_enabled()
-        or any(type(x) not in _PLAIN for x in arguments[:4])
+        or any(type(x) not in _PLAIN or x.is_neg() for x in arguments[:4])
     )
     return attention(*arguments) if seen else _differentiable(_attention, *arguments)
 

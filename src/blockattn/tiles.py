@@ -78,12 +78,12 @@ def check_contents(offsets: Tensor, lengths: Tensor | None, total_rows: int) -> 
             raise ValueError(f"lengths[{i}] must be within 0 and the {span} rows of sequence {i}, got {length}")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TileTable:
     """A batch cut into tiles, made once on its device and used by every layer and by the backward in place of offsets.
 
     Make it with `from_offsets`. `tiles` is `[N, 3]` int64 (start, length, kind; see this module); the other fields are the
-    arguments that it was made from.
+    arguments that it was made from, kept and not copied. One made under inference_mode serves inference only.
     """
 
     tiles: Tensor
@@ -116,8 +116,8 @@ class TileTable:
                 make every output and gradient NaN.
 
         Raises:
-            TypeError: an argument of the wrong type or dtype.
-            ValueError: a wrong shape, device, block_size or shift, or (where they are checked) wrong contents.
+            TypeError: an argument of the wrong type.
+            ValueError: a wrong dtype, shape, device, block_size or shift, or (where they are checked) wrong contents.
 
         >>> table = TileTable.from_offsets(torch.tensor([0, 3, 70]), total_rows=70)
         >>> table.tiles[:3].tolist()
@@ -138,13 +138,23 @@ class TileTable:
             raise TypeError(f"block_size must be an integer, got {type(block_size).__name__}")
         if block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size!r}")
-        if isinstance(shift, bool) or not isinstance(shift, int) or not 0 <= shift < block_size:
-            raise ValueError(f"shift must be an integer within 0 and block_size - 1 = {block_size - 1}, got {shift!r}")
-        if total_rows < 0:
-            raise ValueError(f"total_rows must be an integer of at least 0, got {total_rows}")
+        if isinstance(shift, bool) or not isinstance(shift, int):
+            raise TypeError(f"shift must be an integer, got {type(shift).__name__}")
+        if not 0 <= shift < block_size:
+            raise ValueError(f"shift must be within 0 and block_size - 1 = {block_size - 1}, got {shift}")
+        if isinstance(total_rows, bool) or not isinstance(total_rows, (int, torch.SymInt)):
+            raise TypeError(f"total_rows must be an integer, got {type(total_rows).__name__}")
+        if not 0 <= total_rows < 1 << 62:
+            raise ValueError(f"total_rows must be within 0 and 2**62, got {total_rows}")
+        if check_offsets is not None and not isinstance(check_offsets, bool):
+            raise TypeError(f"check_offsets must be True, False or None, got {type(check_offsets).__name__}")
         check = offsets.device.type == "cpu" if check_offsets is None else check_offsets
         tiles = torch.ops.blockattn.build_tiles(offsets, lengths, total_rows, block_size, shift, check)
         return cls(tiles, offsets, lengths, total_rows, block_size, shift)
+
+    def check(self) -> None:
+        """Raise a ValueError when the contents of offsets or lengths are wrong; reads them on the host."""
+        torch.ops.blockattn.build_tiles(self.offsets, self.lengths, self.total_rows, self.block_size, self.shift, True)
 
 
 def _check_index_tensor(name: str, value: Tensor, shape: str) -> None:

@@ -9,7 +9,7 @@ recomputes the scores in fp32 (fp64 for fp64) and follows the same formulas as t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -100,6 +100,18 @@ def _finish(out: Tensor, tiles: Tensor) -> Tensor:
     return out.fill_(torch.nan) if poisoned else out
 
 
+def _as_given(function: Callable) -> Callable:
+    """Run a function without autocast: dtypes are the caller's, already cast."""
+
+    @functools.wraps(function)
+    def run(*arguments):
+        with torch.autocast(arguments[0].device.type, enabled=False):
+            return function(*arguments)
+
+    return run
+
+
+@_as_given
 def forward(
     q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
 ) -> list[Tensor]:
@@ -117,6 +129,7 @@ def forward(
     return [_finish(out, tiles) for out in outputs]
 
 
+@_as_given
 def backward(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor,
     block_size: int, causal: bool, scale: float,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,17 +40,20 @@ class Test:
 
 
 class _WithinCollection:
-    """A pytest plugin that runs a function in place of the tests; the function's value is kept."""
+    """A pytest plugin that runs a function in place of the tests; its value, or why it gave up, is kept."""
 
     def __init__(self, function: Callable[[list[pytest.Item]], Any]):
-        self.function, self.value = function, None
+        self.function, self.value, self.exit = function, None, None
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config):
         config.pluginmanager.unregister(name="terminalreporter")
 
     def pytest_runtestloop(self, session):
-        self.value = self.function(session.items)
+        try:
+            self.value = self.function(session.items)
+        except SystemExit as reason:
+            self.exit = reason
         return True
 
 
@@ -67,6 +71,8 @@ def with_tests(function: Callable[[list[pytest.Item]], Any]) -> Any:
     code = pytest.main([*options, *(str(TESTS / name) for name in FILES)], plugins=[plugin])
     if code != pytest.ExitCode.OK:
         raise SystemExit(f"pytest could not collect the tests: {code!r}")
+    if plugin.exit is not None:
+        raise plugin.exit
     return plugin.value
 
 
@@ -111,7 +117,7 @@ def loaded(module: str) -> ModuleType:
 
 
 def _pairs(values: list) -> list[tuple]:
-    return list(zip(values, [*values[1:], None], strict=True))
+    return list(itertools.pairwise([*values, None]))
 
 
 def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
