@@ -19,7 +19,7 @@ ARROWS = {
     "testing": {"api", "reference"},
     "cli": {"__init__", "dispatch", "demo", "tiles"},
     "kernels.__init__": set(),
-    "kernels.launch": set(),
+    "kernels.launch": {"kernels.plans"},
     "kernels.plans": set(),
     "kernels.tile_math": set(),
     "kernels.walk": {"tiles"},

@@ -251,8 +251,9 @@ def test_plan_cost():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    on_gpu = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    assert 0 < len([name for name in on_gpu if not name.startswith("Mem")]) <= 2, on_gpu
+    on_gpu = {event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA}
+    # conftest fills fresh memory with NaN, which launches kernels of its own.
+    assert {name for name in on_gpu if "fill" not in name.lower()} == {"count_kernel", "expand_kernel"}
 
 
 @pytest.mark.gpu
@@ -313,10 +314,12 @@ def test_two_tritons():
     """Stock Triton without TLX is enough; nothing looks for TLX (triton-ascend#306, facebookexperimental/triton#3305)."""
     code = inspect.cleandoc(
         f"""
-        import sys, torch, blockattn
+        import sys, torch, triton
+        before = set(sys.modules)
+        import blockattn
         q = torch.randn(20, 1, 16, dtype=torch.float16, device="{DEVICE}")
         blockattn.block_attention(q, q, q, torch.tensor([0, 20], device="{DEVICE}"), backend="triton")
-        print([name for name in sys.modules if "tlx" in name])
+        print([name for name in set(sys.modules) - before if "tlx" in name])
         """
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

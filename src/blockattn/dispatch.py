@@ -115,8 +115,17 @@ def interpreting() -> bool:
 
 
 def tf32_allowed() -> bool:
-    """Whether torch may multiply float32 matrices in TF32; covers the older allow_tf32 and set_float32_matmul_precision."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    """Whether torch may multiply float32 matrices in TF32.
+
+    `fp32_precision` is read first, since torch refuses to read its older flags once that one is set.
+    """
+    matmul = torch.backends.cuda.matmul
+    if matmul.fp32_precision != "none":
+        return matmul.fp32_precision == "tf32"
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:
+        return False
 
 
 def _architecture(device: torch.device) -> str:

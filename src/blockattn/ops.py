@@ -162,7 +162,7 @@ def call_attention(*arguments) -> list[Tensor]:
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd._profiler_enabled()
-        or any(type(x) not in _PLAIN or x.is_neg() for x in arguments[:4])
+        or any(type(x) not in _PLAIN or x.is_neg() or x.is_meta for x in arguments[:4])
     )
     return attention(*arguments) if seen else _differentiable(_attention, *arguments)
 
