@@ -32,7 +32,8 @@ def test_importing_needs_no_gpu_and_no_triton():
         loaded = set(sys.modules)
         import blockattn
         assert before == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
-        print([m for m in set(sys.modules) - loaded if m.split(".")[0] in ("triton", "tlx", "triton_utlx", "_utlx_autoregister")])
+        new = set(sys.modules) - loaded
+        print([m for m in new if m.split(".")[0] in ("triton", "tlx", "triton_utlx", "_utlx_autoregister")])
         print("torch._dynamo" in sys.modules, torch.cuda.is_initialized())
         q = torch.randn(10, 1, 16)
         print(blockattn.block_attention(q, q, q, torch.tensor([0, 10])).shape)
