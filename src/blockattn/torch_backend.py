@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .tiles import ATTEND, POISON
 
-_SCORES_AT_ONCE = {"cpu": 1 << 22}
+_SCORES_AT_ONCE = {"cpu": 1 << 18}
 _SCORES_AT_ONCE_ELSEWHERE = 1 << 26
 
 
