@@ -12,14 +12,14 @@ import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
 from _pytest.runner import runtestprotocol
-from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime import interpreter
 
 TESTS = Path(__file__).resolve().parents[1]
 FILES = ("test_parity.py", "test_tiles.py", "test_invariance.py", "test_api.py")
@@ -57,6 +57,19 @@ class _WithinCollection:
         return True
 
 
+def patch_once() -> None:
+    """Triton's interpreter patches its language at every call of a jit function, half of its time: once a module will do."""
+    patch, patched = interpreter._patch_lang, set()
+
+    def patch_new(function):
+        if id(function.__globals__) not in patched:
+            patched.add(id(function.__globals__))
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    interpreter._patch_lang = patch_new
+
+
 def with_tests(function: Callable[[list[pytest.Item]], Any]) -> Any:
     """Collect the tests of the Triton kernels and call `function` with them, while pytest's session is open.
 
@@ -65,6 +78,7 @@ def with_tests(function: Callable[[list[pytest.Item]], Any]) -> Any:
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutation", derandomize=True, database=None, phases=phases)
     hypothesis.settings.load_profile("mutation")
+    patch_once()
     torch.set_num_threads(1)
     plugin = _WithinCollection(function)
     options = ["-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-k", "not torch"]
@@ -78,13 +92,13 @@ def with_tests(function: Callable[[list[pytest.Item]], Any]) -> Any:
 
 def measure(items: list[pytest.Item], starts: Callable[[str], None]) -> list[tuple[int, frozenset[str]]]:
     """Run tests on the kernels as they are; for each, its calls of jit functions and those of the kernels among them."""
-    calls, rewrite = collections.Counter(), InterpretedFunction.rewrite
+    calls, rewrite = collections.Counter(), interpreter.InterpretedFunction.rewrite
 
     def counted(function):
         calls[f"{function.fn.__module__}.{function.fn.__name__}"] += 1
         return rewrite(function)
 
-    InterpretedFunction.rewrite = counted
+    interpreter.InterpretedFunction.rewrite = counted
     measured = []
     for item, following in _pairs(items):
         calls.clear()
