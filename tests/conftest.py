@@ -29,18 +29,21 @@ def device():
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch):
-    """Fill what torch.empty returns: NaN, or a large number for integers."""
-    empty = torch.empty
+    """Fill what torch.empty and torch.empty_like return: NaN, or a large number for integers."""
 
-    def poisoned(*arguments, **options):
-        out = empty(*arguments, **options)
-        if out.is_floating_point():
-            out.fill_(torch.nan)
-        elif not out.is_complex() and out.dtype != torch.bool:
-            out.fill_(torch.iinfo(out.dtype).max // 3)
-        return out
+    def poisoned(function):
+        def filled(*arguments, **options):
+            out = function(*arguments, **options)
+            if out.is_floating_point():
+                out.fill_(torch.nan)
+            elif not out.is_complex() and out.dtype != torch.bool:
+                out.fill_(torch.iinfo(out.dtype).max // 3)
+            return out
 
-    monkeypatch.setattr(torch, "empty", poisoned)
+        return filled
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ CASES = [
         Case((0, 1, n - 1, n, n + 1, 2 * n + 5), block_size=n, head_dim=d, q_heads=4, kv_heads=2, shift=s, causal=s > 0)
         for n, d, s in ((16, 16, 0), (16, 256, 5), (32, 24, 0), (32, 72, 7), (64, 136, 3), (128, 40, 0), (128, 128, 9))
     ],
-    Case((3, 130), block_size=128, head_dim=256, q_heads=2, kv_heads=1, causal=True),
+    Case((3, 130), before=1, after=130, block_size=128, head_dim=256, q_heads=2, kv_heads=1, causal=True),
     Case((100,), head_dim=200, q_heads=1, kv_heads=1),
 ]
 

@@ -66,6 +66,9 @@ def block_attention(
     >>> block_attention(q, k, v, torch.tensor([0, 3, 70])).shape
     torch.Size([70, 4, 64])
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     q, k, v = _autocast(q, k, v)
     _check_tensors(q, k, v)
     _check_options(causal, scale, return_lse, backend)
@@ -94,9 +97,6 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, table: TileTable, causal: bool, 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """Cast to the autocast dtype where autocast is on for the device; fp64 is left alone, as torch does."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     device = q.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return q, k, v

@@ -158,13 +158,16 @@ def call_attention(*arguments) -> list[Tensor]:
     if torch.compiler.is_compiling():
         return attention(*arguments)
     register_flops()
-    seen = (
+    if (
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd._profiler_enabled()
-        or any(type(x) not in _PLAIN or x.is_neg() or x.is_meta for x in arguments[:4])
-    )
-    return attention(*arguments) if seen else _differentiable(_attention, *arguments)
+    ):
+        return attention(*arguments)
+    for x in arguments[:4]:
+        if type(x) not in _PLAIN or x.is_neg() or x.is_meta:
+            return attention(*arguments)
+    return _differentiable(_attention, *arguments)
 
 
 def _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs) -> int:

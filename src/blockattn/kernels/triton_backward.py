@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import Launcher, capability, side_by_side, strides, wide
+from .launch import Launcher, side_by_side, wide
 
 
 @triton.jit
@@ -98,7 +98,14 @@ def backward_kernel(
         walk.store_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dk * scale, D, CHUNK)
 
 
-_launch = Launcher(backward_kernel)
+def _configure(heads, kv_heads, head_dim, block_size, causal, has_dlse, *, strides, dtype, capability):
+    """The kernel's constants, and the plan for them."""
+    plan = plans.backward(block_size, head_dim, dtype, heads // kv_heads, capability)
+    step = (plan.rows, plan.chunk, plan.stages, wide(block_size, strides))
+    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, has_dlse), plan
+
+
+_launch = Launcher(backward_kernel, _configure)
 
 
 def backward(
@@ -106,17 +113,13 @@ def backward(
     block_size: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, contiguous, in their inputs' dtype; see `blockattn.ops`."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     total_rows, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     if total_rows:
-        do, q, k, v = side_by_side(do), side_by_side(q), side_by_side(k), side_by_side(v)
+        (do, q, k, v), strides = side_by_side(do, q, k, v)
         dlse = None if dlse is None else dlse.contiguous()
-        plan = plans.backward(block_size, head_dim, q.dtype, heads // kv_heads, capability(q.device))
-        steps = strides(do, q, k, v)
-        constants = (
-            heads, heads // kv_heads, head_dim, block_size, plan.rows, plan.chunk, plan.stages, wide(block_size, steps),
-            causal, dlse is not None,
-        )  # fmt: skip
-        _launch(tiles.shape[0] * kv_heads, (do, dlse, q, k, v, dq, dk, dv, tiles), steps, (scale,), constants, plan)
+        shape = (heads, kv_heads, head_dim, block_size, causal, dlse is not None)
+        tensors = (do, dlse, q, k, v, dq, dk, dv, tiles)
+        _launch(tiles.shape[0] * kv_heads, tensors, strides, (scale,), shape)
     return dq, dk, dv

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import plans, tile_math, walk
-from .launch import Launcher, capability, side_by_side, strides, wide
+from .launch import Launcher, side_by_side, wide
 
 
 @triton.jit
@@ -57,7 +57,14 @@ def forward_kernel(
             walk.store_rows(o_ptr, o_row, queries, length, first, o, D, CHUNK)
 
 
-_launch = Launcher(forward_kernel)
+def _configure(heads, kv_heads, head_dim, block_size, causal, return_lse, *, strides, dtype, capability):
+    """The kernel's constants, and the plan for them."""
+    plan = plans.forward(block_size, head_dim, dtype, capability)
+    step = (plan.rows, plan.chunk, wide(block_size, strides))
+    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, return_lse), plan
+
+
+_launch = Launcher(forward_kernel, _configure)
 
 
 def forward(
@@ -65,15 +72,10 @@ def forward(
 ) -> list[Tensor]:
     """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
     total_rows, heads, head_dim = q.shape
-    o = torch.empty((total_rows, heads, head_dim), dtype=q.dtype, device=q.device)
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty((total_rows, heads), dtype=torch.float32, device=q.device) if return_lse else None
     if total_rows:
-        q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
-        plan = plans.forward(block_size, head_dim, q.dtype, capability(q.device))
-        steps = strides(q, k, v)
-        constants = (
-            heads, heads // k.shape[1], head_dim, block_size, plan.rows, plan.chunk, wide(block_size, steps), causal,
-            return_lse,
-        )  # fmt: skip
-        _launch(tiles.shape[0] * heads, (q, k, v, o, lse, tiles), steps, (scale,), constants, plan)
+        inputs, strides = side_by_side(q, k, v)
+        shape = (heads, k.shape[1], head_dim, block_size, causal, return_lse)
+        _launch(tiles.shape[0] * heads, (*inputs, o, lse, tiles), strides, (scale,), shape)
     return [o, lse] if return_lse else [o]

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import tiles
-from .launch import device_of, side_by_side
+from .launch import device_of
 
 
 @triton.jit
@@ -87,8 +87,8 @@ def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: 
     """The same table as `blockattn.tiles.build`: `[capacity, 3]` int64 on offsets' device."""
     sequences = offsets.shape[0] - 1
     slots = tiles.capacity(total_rows, sequences, block_size, shift, lengths is not None)
-    offsets = side_by_side(offsets)
-    lengths = None if lengths is None else side_by_side(lengths)
+    offsets = offsets.contiguous()
+    lengths = None if lengths is None else lengths.contiguous()
     pieces = 2 * sequences + 1
     ends = torch.empty(pieces + 1, dtype=torch.int64, device=offsets.device)
     table = torch.empty((slots, 3), dtype=torch.int64, device=offsets.device)
