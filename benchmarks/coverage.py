@@ -60,16 +60,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, help="file to write")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--every", type=int, default=1, help="check each n-th case only")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first cases, which an earlier run has checked")
     parser.add_argument("--seconds", type=float, help="stop then and report the cases checked so far")
     parser.add_argument("--commit", help="of the sources, for the JSON")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/coverage.py needs an NVIDIA GPU")
-    # Cases that share a compiled kernel stay together; a run that is cut short has seen every head dim and block.
-    chosen = sorted(
-        cases()[:: arguments.every], key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size)
-    )
+    # Cases that share a compiled kernel stay together.
+    chosen = sorted(cases(), key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size))[
+        arguments.skip :
+    ]
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
     results = []
@@ -90,8 +90,8 @@ def main() -> None:
         gpu=torch.cuda.get_device_name(), commit=arguments.commit, torch=torch.__version__, triton=triton.__version__,
         dimensions=dict(head_dims=HEAD_DIMS, blocks=BLOCKS, dtypes=[str(d) for d in DTYPES],
                         flags=["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
-        directions=["forward", "backward"], all_cases=len(cases()), cases=len(results), passed=len(results) - len(failures),
-        failed=len(failures), seconds=round(time.monotonic() - start), failures=failures,
+        directions=["forward", "backward"], all_cases=len(cases()), skipped=arguments.skip,
+        cases=len(results), passed=len(results) - len(failures), failed=len(failures), seconds=round(time.monotonic() - start), failures=failures,
     )  # fmt: skip
     print(json.dumps({**summary, "failures": dict(list(failures.items())[:20])}, indent=1))
     if arguments.json:
