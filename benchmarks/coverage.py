@@ -91,7 +91,8 @@ def main() -> None:
         dimensions=dict(head_dims=HEAD_DIMS, blocks=BLOCKS, dtypes=[str(d) for d in DTYPES],
                         flags=["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
         directions=["forward", "backward"], all_cases=len(cases()), skipped=arguments.skip,
-        cases=len(results), passed=len(results) - len(failures), failed=len(failures), seconds=round(time.monotonic() - start), failures=failures,
+        cases=len(results), passed=len(results) - len(failures), failed=len(failures),
+        seconds=round(time.monotonic() - start), failures=failures,
     )  # fmt: skip
     print(json.dumps({**summary, "failures": dict(list(failures.items())[:20])}, indent=1))
     if arguments.json:
