@@ -34,10 +34,11 @@ def poisoned_memory(monkeypatch):
     def poisoned(function):
         def filled(*arguments, **options):
             out = function(*arguments, **options)
-            if out.is_floating_point():
-                out.fill_(torch.nan)
-            elif not out.is_complex() and out.dtype != torch.bool:
-                out.fill_(torch.iinfo(out.dtype).max // 3)
+            with torch.no_grad():
+                if out.is_floating_point():
+                    out.fill_(torch.nan)
+                elif not out.is_complex() and out.dtype != torch.bool:
+                    out.fill_(torch.iinfo(out.dtype).max // 3)
             return out
 
         return filled

@@ -7,6 +7,8 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src" / "blockattn"
 
+PROVIDERS = ("flash", "flash4", "flex", "ours", "sdpa", "xformers")
+
 # Each module and the modules of the package that it may import; "*" stands for one name.
 ARROWS = {
     "__init__": {"api", "tiles"},
@@ -17,7 +19,7 @@ ARROWS = {
     "reference": set(),
     "torch_backend": {"tiles"},
     "testing": {"api", "reference"},
-    "cli": {"__init__", "dispatch", "demo", "tiles"},
+    "cli": {"__init__", "bench.command", "dispatch", "demo", "tiles"},
     "kernels.__init__": set(),
     "kernels.launch": {"kernels.plans"},
     "kernels.plans": set(),
@@ -29,7 +31,28 @@ ARROWS = {
     "kernels.compile": {"kernels.plans", "kernels.triton_backward", "kernels.triton_forward"},
     "bench.__init__": set(),
     "bench.limit": set(),
-    "bench.workloads": set(),
+    "bench.workloads": {"api", "tiles"},
+    "bench.batch": {"bench.workloads"},
+    "bench.providers.__init__": {"bench.batch", *(f"bench.providers.{name}" for name in PROVIDERS)},
+    "bench.providers.ours": {"__init__", "dispatch", "bench.batch", "bench.providers"},
+    "bench.providers.sdpa": {"bench.batch", "bench.providers"},
+    "bench.providers.flash": {"bench.batch", "bench.providers"},
+    "bench.providers.flash4": {"bench.batch", "bench.providers", "bench.providers.flash"},
+    "bench.providers.flex": {"bench.batch", "bench.providers", "bench.providers.sdpa"},
+    "bench.providers.xformers": {"bench.batch", "bench.providers"},
+    "bench.gate": {"testing", "bench.batch"},
+    "bench.timer": set(),
+    "bench.result": set(),
+    "bench.machine": {"__init__"},
+    "bench.measure": {f"bench.{name}" for name in ("batch", "gate", "limit", "providers", "result", "timer", "workloads")},
+    "bench.accuracy": {f"bench.{name}" for name in ("batch", "gate", "measure", "providers", "workloads")},
+    "bench.terminal": {"bench.accuracy", "bench.gate", "bench.result"},
+    "bench.charts": {"bench.result"},
+    "bench.report": {"bench.charts", "bench.result"},
+    "bench.command": {
+        f"bench.{name}"
+        for name in ("accuracy", "limit", "machine", "measure", "providers", "report", "result", "terminal", "workloads")
+    },
 }
 MODULES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
 

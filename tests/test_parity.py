@@ -12,6 +12,12 @@ from blockattn.testing import LAYOUTS, Case, compare, make_inputs, run
 
 USUAL = Case((0, 1, 63, 64, 65, 150, 0), used=(0, 1, 60, 64, 32, 147, 0), before=3, after=2)
 
+
+def about(n: int) -> tuple[int, ...]:
+    """Rows of sequences about a block of n."""
+    return 0, 1, n - 1, n, n + 1, 2 * n + 5
+
+
 CASES = [
     USUAL,
     Case((64, 128, 64)),
@@ -30,10 +36,11 @@ CASES = [
     dataclasses.replace(USUAL, scale=0.0),
     dataclasses.replace(USUAL, scale=3.0),
     *[
-        Case((0, 1, n - 1, n, n + 1, 2 * n + 5), block_size=n, head_dim=d, q_heads=4, kv_heads=2, shift=s, causal=s > 0)
+        Case(about(n), after=2, block_size=n, head_dim=d, q_heads=4, kv_heads=2, shift=s, causal=s > 0)
         for n, d, s in ((16, 16, 0), (16, 256, 5), (32, 24, 0), (32, 72, 7), (64, 136, 3), (128, 40, 0), (128, 128, 9))
     ],
     Case((3, 130), before=1, after=130, block_size=128, head_dim=256, q_heads=2, kv_heads=1, causal=True),
+    Case((3, 65), before=1, after=65, head_dim=256, q_heads=2, kv_heads=2, layout="mixed"),
     Case((100,), head_dim=200, q_heads=1, kv_heads=1),
 ]
 

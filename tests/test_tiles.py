@@ -82,6 +82,7 @@ INVALID = [
     ([65], None, 64),
     ([0, 64], [65], 64),
     ([0, 64], [-1], 64),
+    ([10, 64], [-1], 64),
     ([0, 32, 64], [2**62, 2**62], 64),
     ([0, 32, 64], [32, 33], 70),
     ([3], None, 0),
@@ -93,6 +94,7 @@ INVALID = [
 def test_invalid_contents_poison_every_row(builder, offsets, lengths, total_rows, device):
     table = build(builder, device, offsets, lengths, total_rows, 16, 3)
     assert (table[:, 2] == POISON).all()
+    assert (table[:, 1] >= 0).all()
     rows = [row for start, length, _ in table.tolist() for row in range(start, start + length)]
     assert rows == list(range(total_rows))
 

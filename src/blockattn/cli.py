@@ -1,4 +1,4 @@
-"""The command line: `blockattn info` and `blockattn demo`."""
+"""The command line: `blockattn info`, `demo`, `bench` and `accuracy`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import torch
 
 from . import __version__, demo, dispatch
+from .bench import command
 from .tiles import BLOCK_SIZES
 
 
@@ -23,6 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     demonstration = commands.add_parser("demo", help="train a next-item recommender on MovieLens-100K")
     demo.add_arguments(demonstration)
     demonstration.set_defaults(run=demo.run)
+    bench = commands.add_parser("bench", help="time this library and its peers against the streaming limit")
+    command.add_bench_arguments(bench)
+    bench.set_defaults(run=command.bench)
+    accuracy = commands.add_parser("accuracy", help="errors of this library and its peers against fp64")
+    command.add_accuracy_arguments(accuracy)
+    accuracy.set_defaults(run=command.accuracy)
     arguments = parser.parse_args(argv)
     return arguments.run(arguments) or 0
 

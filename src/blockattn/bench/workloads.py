@@ -1,54 +1,145 @@
-"""Benchmark shapes as data: how many sequences, how long, how many heads of what size, cut how."""
+"""Benchmark shapes as data: how many sequences, how long, how many heads of what size, cut how.
+
+A spec is written like `B1152,H4,Hk4,D128,L2048,fill0.7,block64`: B sequences whose lengths are uniform up to L with a mean
+of fill · L, H query and Hk kv heads of D channels, blocks of 64 rows. `long65536` adds one sequence of that many rows, and
+`graph` replays the calls from a CUDA graph, where launches would hide a tiny batch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import re
 
 import torch
 from torch import Tensor
 
+from blockattn.api import MAX_HEAD_DIM, MIN_HEAD_DIM
+from blockattn.tiles import BLOCK_SIZES
+
+_FIELDS = {
+    "B": "batch", "H": "q_heads", "Hk": "kv_heads", "D": "head_dim", "L": "longest", "fill": "fill", "block": "block_size",
+    "long": "long", "graph": "graph",
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A jagged batch: `batch` sequences with lengths uniform in [shortest, longest]."""
+    """A jagged batch, bf16: `batch` random lengths with a mean of fill · longest, or the lengths `given`."""
 
     name: str
-    batch: int
-    shortest: int
-    longest: int
-    head_dim: int
+    batch: int = 1
+    longest: int = 64
+    fill: float = 1.0
     q_heads: int = 4
     kv_heads: int = 4
+    head_dim: int = 64
     block_size: int = 64
+    long: int = 0
+    graph: bool = False
+    given: tuple[int, ...] | None = None
+
+    @property
+    def spec(self) -> str:
+        """The shape in words that `parse` reads; lengths from a file are counted only."""
+        if self.given is None:
+            lengths = f"B{self.batch}", f"L{self.longest}", f"fill{self.fill:g}"
+        else:
+            lengths = (f"B{len(self.given)} given",)
+        heads = f"H{self.q_heads}", f"Hk{self.kv_heads}", f"D{self.head_dim}", f"block{self.block_size}"
+        return ",".join([*lengths, *heads, *[f"long{self.long}"] * bool(self.long), *["graph"] * self.graph])
 
     def lengths(self, seed: int = 0) -> Tensor:
-        """`[batch]` int64 on the CPU, the same for a seed on every machine."""
+        """`[B]` int64 on the CPU, the same for a seed on every machine; the long sequence comes last."""
+        if self.given is not None:
+            return torch.tensor(self.given, dtype=torch.int64)
         generator = torch.Generator().manual_seed(seed)
-        return torch.randint(self.shortest, self.longest + 1, (self.batch,), generator=generator)
+        shortest = max(0, int((2 * self.fill - 1) * self.longest))
+        most = self.longest if self.fill >= 0.5 else int(2 * self.fill * self.longest)
+        drawn = torch.randint(shortest, most + 1, (self.batch,), generator=generator)
+        return torch.cat([drawn, drawn.new_tensor([self.long] * bool(self.long))])
 
-    def offsets(self, seed: int = 0) -> Tensor:
-        return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths(seed).cumsum(0)])
+    def scaled(self, most_rows: int) -> Workload:
+        """The same with fewer sequences, so that it has about most_rows rows at most."""
+        rows = int(self.lengths().sum())
+        if rows <= most_rows:
+            return self
+        share = most_rows / rows
+        if self.given is not None:
+            return dataclasses.replace(self, given=self.given[: max(1, int(len(self.given) * share))])
+        return dataclasses.replace(self, batch=max(1, int(self.batch * share)), long=int(self.long * share))
 
-    def forward_bytes(self, total_rows: int, itemsize: int = 2) -> int:
-        """Each tensor once: q, k, v read, o written."""
-        return total_rows * (2 * self.q_heads + 2 * self.kv_heads) * self.head_dim * itemsize
 
-    def backward_bytes(self, total_rows: int, itemsize: int = 2) -> int:
-        """Each tensor once: q, k, v, do read, dq, dk, dv written."""
-        return total_rows * (3 * self.q_heads + 4 * self.kv_heads) * self.head_dim * itemsize
-
-
-# Lengths uniform in [0.4, 1.0] of the longest: a mean fill of 70 %.
+# Lengths with fill 0.7 are uniform in [0.4, 1] of the longest.
+W128 = Workload("W128", 1152, 2048, 0.7, head_dim=128)
 WORKLOADS = (
-    Workload("W128", 1152, 819, 2048, 128),
-    Workload("W64", 1152, 1638, 4096, 64),
-    Workload("block16-D128", 1024, 1024, 1024, 128, block_size=16),
-    Workload("block32-D128", 1024, 1024, 1024, 128, block_size=32),
-    Workload("block128-D128", 1024, 1024, 1024, 128, block_size=128),
-    Workload("block128-D64", 1024, 1024, 1024, 64, block_size=128),
-    Workload("32768x64", 32768, 64, 64, 64),
-    Workload("32768x34", 32768, 34, 34, 64),
-    Workload("1to64", 32768, 1, 64, 64),
-    Workload("D256", 512, 819, 2048, 256),
-    Workload("GQA-8-2", 1152, 819, 2048, 128, q_heads=8, kv_heads=2),
+    W128,
+    Workload("W64", 1152, 4096, 0.7),
+    Workload("short-64", 32768, 64),
+    Workload("short-64-D128", 8192, 64, head_dim=128),
+    Workload("short-34", 32768, 34),
+    Workload("short-1-64", 32768, 64, 0.508),
+    Workload("one-long", 8192, 64, 0.508, long=262144),
+    Workload("tiny-D64", 4, 1024, graph=True),
+    Workload("tiny-D128", 4, 1024, head_dim=128, graph=True),
+    dataclasses.replace(W128, name="GQA-8-2", q_heads=8, kv_heads=2),
+    *[Workload(f"block{n}-D{d}", 1024, 1024, head_dim=d, block_size=n) for d in (64, 128) for n in (16, 32, 128)],
+    Workload("D256", 512, 2048, 0.7, head_dim=256),
+    *[dataclasses.replace(W128, name=f"W128/{n}", batch=W128.batch // n) for n in (4, 16, 64)],
 )
+
+
+def parse(text: str) -> Workload:
+    """A workload by its name, or a new one from a spec; a ValueError says what is wrong with it."""
+    for workload in WORKLOADS:
+        if workload.name == text:
+            return workload
+    values = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"([A-Za-z]+)([0-9.]*)", part.strip())
+        field = _FIELDS.get(found[1]) if found else None
+        if field is None or (found[2] == "") != (field == "graph"):
+            names = ", ".join(workload.name for workload in WORKLOADS)
+            raise ValueError(
+                f"workload must be one of {names}, or a spec like B1152,H4,Hk4,D128,L2048,fill0.7,block64; "
+                f"got {text!r}, whose {part!r} is not understood"
+            )
+        values[field] = _value(field, found[2], part)
+    values.setdefault("kv_heads", values.get("q_heads", 4))
+    return _checked(Workload(text, **values))
+
+
+def from_file(path: pathlib.Path, shape: Workload) -> Workload:
+    """A workload whose lengths are the lines of a file, one integer a line; heads, head dim and block as in `shape`."""
+    lengths = []
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        if line.strip():
+            if not line.strip().isdigit():
+                raise ValueError(f"{path}, line {number} must be a whole number of rows, got {line.strip()!r}")
+            lengths.append(int(line))
+    if not lengths:
+        raise ValueError(f"{path} must hold a whole number a line, got none")
+    return dataclasses.replace(shape, name=path.name, given=tuple(lengths))
+
+
+def _value(field: str, text: str, part: str) -> int | float | bool:
+    if field == "graph":
+        return True
+    try:
+        return float(text) if field == "fill" else int(text)
+    except ValueError:
+        raise ValueError(f"{part!r} must hold a {'number' if field == 'fill' else 'whole number'}") from None
+
+
+def _checked(workload: Workload) -> Workload:
+    if not 0 < workload.fill <= 1:
+        raise ValueError(f"fill must be above 0 and at most 1, got {workload.fill:g}")
+    if min(workload.batch, workload.longest, workload.q_heads, workload.kv_heads) < 1:
+        raise ValueError(f"B, L, H and Hk must be at least 1, got {workload.spec}")
+    if workload.q_heads % workload.kv_heads:
+        raise ValueError(f"H must be a multiple of Hk, got {workload.q_heads} and {workload.kv_heads}")
+    if workload.head_dim % 8 or not MIN_HEAD_DIM <= workload.head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"D must be a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {workload.head_dim}")
+    if workload.block_size not in BLOCK_SIZES:
+        raise ValueError(f"block must be one of {BLOCK_SIZES}, got {workload.block_size}")
+    return workload

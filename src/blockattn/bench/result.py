@@ -1,0 +1,131 @@
+"""What a run of the benchmark found: a row for each workload, provider and direction, and the machine; as JSON.
+
+A later run is compared with an earlier one by shares of the limit, which hold across cards of a kind better than times do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import NamedTuple
+
+SHORT_DIRECTIONS = {"forward": "fwd", "backward": "bwd", "both": "fwd+bwd"}
+DIRECTIONS = tuple(SHORT_DIRECTIONS)
+BASELINE, BASELINE_TITLE = "flash2", "FlashAttention 2"  # speed-ups are over this provider
+OURS = "blockattn-"
+
+
+class Place(NamedTuple):
+    """What rows of different providers share."""
+
+    workload: str
+    spec: str
+    operation: str
+
+    @property
+    def title(self) -> str:
+        return self.workload if self.operation == "attention" else f"{self.workload}, {self.operation}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One provider on one workload in one direction.
+
+    status: "timed"; "absent" (not on this machine or not for this workload), "wrong" (failed the gate) or "failed" (raised),
+    with the reason. rows: of the batch that it computed. setup_ms: what it builds once a batch, apart from ms. speedup: rows
+    a second over the baseline's. peak_bytes: most allocated beyond the inputs; kept_bytes: kept for the backward.
+    """
+
+    workload: str
+    spec: str
+    operation: str
+    provider: str
+    direction: str
+    status: str
+    reason: str = ""
+    rows: int | None = None
+    ms: float | None = None
+    ms_p20: float | None = None
+    ms_p80: float | None = None
+    samples: int | None = None
+    tbs: float | None = None
+    share: float | None = None
+    speedup: float | None = None
+    tflops: float | None = None
+    peak_bytes: int | None = None
+    kept_bytes: int | None = None
+    setup_ms: float | None = None
+
+    @property
+    def ours(self) -> bool:
+        return self.provider.startswith(OURS)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.workload, self.spec, self.operation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run: the machine ("device" and versions), what each provider calls, and the rows.
+
+    limit: TB/s of a "forward" and a "backward", whether they are "trusted", and "datasheet_tbs"; None without a GPU.
+    """
+
+    machine: dict[str, str]
+    limit: dict | None
+    providers: dict[str, str]
+    rows: tuple[Row, ...]
+
+    @property
+    def where(self) -> str:
+        """The device in words."""
+        return self.machine["device"] if self.limit is None else f"one {self.machine['device']}"
+
+    def by_place(self) -> list[tuple[Place, list[Row]]]:
+        """The rows of each workload and operation, in the order of the run."""
+        places: dict[Place, list[Row]] = {}
+        for row in self.rows:
+            places.setdefault(row.place, []).append(row)
+        return list(places.items())
+
+    def write(self, path: pathlib.Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Run:
+        """A run that `write` wrote; a ValueError when the file holds something else."""
+        try:
+            values = json.loads(path.read_text())
+            return cls(values["machine"], values["limit"], values["providers"], tuple(Row(**row) for row in values["rows"]))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} must be a JSON file that `blockattn bench --json` wrote ({error!r})") from error
+
+
+def with_speedups(rows: list[Row]) -> list[Row]:
+    """The rows with their rows a second over the baseline's in the same workload and direction."""
+    paces = {(row.place, row.direction): row.rows / row.ms for row in rows if row.provider == BASELINE and row.ms}
+
+    def with_speedup(row: Row) -> Row:
+        pace = paces.get((row.place, row.direction))
+        return dataclasses.replace(row, speedup=row.rows / row.ms / pace) if pace and row.ms else row
+
+    return [with_speedup(row) for row in rows]
+
+
+def fallen(run: Run, base: Run, tolerance: float) -> list[str]:
+    """Our rows whose share of the limit fell by more than the tolerance, or that are not timed any more, a line each."""
+    now = {(row.place, row.direction, row.provider): row for row in run.rows}
+    found = []
+    for old in base.rows:
+        new = now.get((old.place, old.direction, old.provider))
+        if not old.ours or old.share is None or new is None:  # what was not asked for this time is not compared
+            continue
+        name = f"{old.workload} {old.provider} {old.direction}"
+        if new.share is None:
+            found.append(f"{name}: {new.status} ({new.reason}), was {old.share:.3f} of the limit")
+        elif new.share < old.share - tolerance:
+            found.append(f"{name}: {new.share:.3f} of the limit, was {old.share:.3f}")
+    return found

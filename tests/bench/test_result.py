@@ -1,0 +1,54 @@
+"""Results: JSON, speed-ups, and the comparison with an earlier run."""
+
+import dataclasses
+
+import pytest
+
+from blockattn.bench.result import Row, Run, fallen, with_speedups
+
+
+def row(provider="blockattn-triton", share=0.9, status="timed", direction="forward", **fields):
+    values = dict(rows=100, ms=1.0, share=share) if status == "timed" else {}
+    return Row("W", "B1", "attention", provider, direction, status, **values | fields)
+
+
+def run_of(*rows):
+    return Run({"device": "X"}, {"forward": 4.4}, {"flash2": "it"}, rows)
+
+
+def test_json_and_back(tmp_path):
+    run = run_of(row(), row("flash2", status="wrong", reason="dk"))
+    run.write(tmp_path / "new" / "run.json")
+    assert Run.read(tmp_path / "new" / "run.json") == run
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {}, "limit": null, "providers": {}, "rows": [{"x": 1}]}'])
+def test_another_file_is_refused(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json must be a JSON file that `blockattn bench --json` wrote"):
+        Run.read(path)
+
+
+def test_speedups_are_rows_a_second_over_the_baseline():
+    rows = [row("flash2", ms=4.0), row(ms=2.0), row("sdpa-flash", rows=50, ms=4.0), row("flash2", direction="both", ms=9.0)]
+    rows += [row("flex", status="failed"), row("sdpa-math", direction="backward")]
+    assert [found.speedup for found in with_speedups(rows)] == [1.0, 2.0, 0.5, 1.0, None, None]
+
+
+def test_a_fallen_share_is_found_and_others_are_not():
+    base = run_of(
+        row(share=0.9), row(share=0.8, direction="backward"), row("flash2", share=0.5), row("flex", status="absent")
+    )
+    same = run_of(row(share=0.875), row(share=0.9, direction="backward"), row("flash2", share=0.1))
+    assert fallen(same, base, 0.03) == []
+    assert fallen(same, base, 0.02) == ["W blockattn-triton forward: 0.875 of the limit, was 0.900"]
+
+
+def test_what_is_wrong_now_has_fallen_and_what_was_not_asked_for_has_not():
+    base = run_of(row(), row(direction="backward"))
+    now = run_of(row(status="wrong", reason="o: 1 of 2 values are not finite"))
+    assert fallen(now, base, 0.03) == [
+        "W blockattn-triton forward: wrong (o: 1 of 2 values are not finite), was 0.900 of the limit"
+    ]
+    assert fallen(run_of(dataclasses.replace(row(share=0.1), spec="B2")), base, 0.03) == []
