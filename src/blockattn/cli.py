@@ -31,7 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     command.add_accuracy_arguments(accuracy)
     accuracy.set_defaults(run=command.accuracy)
     arguments = parser.parse_args(argv)
-    return arguments.run(arguments) or 0
+    try:
+        return arguments.run(arguments) or 0
+    except KeyboardInterrupt:
+        print("\nblockattn: interrupted", file=sys.stderr)
+        return 130
 
 
 def describe() -> str:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from blockattn import cli
-from blockattn.bench import measure, timer
+from blockattn.bench import command, measure, timer
+from blockattn.bench.providers import all_providers
 
 SMALL = ["--workload", "B2,H2,D16,L70,block64", "--provider", "blockattn-torch", "--provider", "flash2"]
 
@@ -39,21 +40,75 @@ def test_one_direction_and_lengths_from_a_file(tmp_path, capsys):
     arguments = ["--lengths", str(tmp_path / "lengths.txt"), "--direction", "bwd", "--provider", "blockattn-torch"]
     assert cli.main(["bench", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "lengths.txt   B2 given" in out
+    assert "lengths.txt   B2 given,75 rows," in out
     assert "bwd" in out
     assert "fwd" not in out
 
 
-def test_a_fallen_share_exits_with_1(tmp_path, capsys):
-    path = tmp_path / "base.json"
-    cli.main(["bench", *SMALL, "--direction", "fwd", "--json", str(path)])
-    assert cli.main(["bench", *SMALL, "--direction", "fwd", "--base", str(path)]) == 0
+def with_shares(path, share):
+    """As a run on a GPU would have written it."""
     values = json.loads(path.read_text())
-    values["rows"][0]["share"] = 0.9  # as on a GPU
+    values["limit"] = {"forward": 4.4, "backward": 4.1, "trusted": True, "datasheet_tbs": None}
+    for row in values["rows"]:
+        row["share"] = share if row["status"] == "timed" else None
     path.write_text(json.dumps(values))
+    return str(path)
+
+
+def test_a_fallen_share_exits_with_1(tmp_path, capsys):
+    base, new = tmp_path / "base.json", tmp_path / "new.json"
+    for path in (base, new):
+        cli.main(["bench", *SMALL, "--direction", "fwd", "--json", str(path)])
+    old = with_shares(base, 0.9)
     capsys.readouterr()
-    assert cli.main(["bench", *SMALL, "--direction", "fwd", "--base", str(path)]) == 1
+    assert cli.main(["bench", "--from", with_shares(new, 0.89), "--base", old]) == 0
+    assert "0 of 1 shares of ours fell by more than 0.03" in capsys.readouterr().out
+    assert cli.main(["bench", "--from", with_shares(new, 0.8), "--base", old]) == 1
     assert "fell: " in capsys.readouterr().out
+    assert cli.main(["bench", "--from", str(new), "--base", old, "--tolerance", "0.2"]) == 0
+    with pytest.raises(SystemExit, match="nothing was compared"):
+        cli.main(["bench", "--from", str(new), "--base", with_shares(base, None)])
+
+
+def test_small_sizes_are_small_on_a_cpu(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    (tmp_path / "lengths.txt").write_text("100000\n5\n")
+    arguments = ["--lengths", str(tmp_path / "lengths.txt"), "--direction", "fwd", "--provider", "blockattn-torch"]
+    cli.main(["bench", *arguments, "--json", str(path)])
+    assert "is made smaller to fit this machine" in capsys.readouterr().out
+    assert [row["rows"] for row in json.loads(path.read_text())["rows"]] == [8192]
+
+
+def test_what_was_measured_before_an_interruption_is_written(tmp_path, monkeypatch, capsys):
+    path, right = tmp_path / "run.json", measure.measure
+
+    def interrupted(workload, *others):
+        if workload.name == "B2,D16,L70":
+            raise KeyboardInterrupt
+        return right(workload, *others)
+
+    monkeypatch.setattr(measure, "measure", interrupted)
+    assert cli.main(["bench", *SMALL, "--workload", "B2,D16,L70", "--json", str(path)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert {row["spec"] for row in json.loads(path.read_text())["rows"]} == {"B2,L70,fill1,H2,Hk2,D16,block64"}
+
+
+@pytest.mark.parametrize("width", [70, 100, 200])
+def test_digits_are_not_cut_in_a_narrow_terminal(tmp_path, capsys, monkeypatch, width):
+    path = tmp_path / "run.json"
+    cli.main(["bench", *SMALL, "--direction", "fwd", "--json", str(path)])
+    with_shares(path, 0.9876)
+    monkeypatch.setattr(command, "WIDTH", width)
+    capsys.readouterr()
+    cli.main(["bench", "--from", str(path)])
+    out = capsys.readouterr().out
+    assert "0.988" in out
+    assert "…" not in out
+    assert ("kept MiB" in out) == (width >= 110)
+
+
+def test_the_help_names_every_provider():
+    assert ", ".join(provider.name for provider in all_providers()) == command.PROVIDER_NAMES
 
 
 def test_an_earlier_run_is_printed_and_reported_again(tmp_path, capsys, monkeypatch):
@@ -74,6 +129,14 @@ def test_an_earlier_run_is_printed_and_reported_again(tmp_path, capsys, monkeypa
         (["--provider", "flash3"], "provider must be one of"),
         (["--direction", "sideways"], "direction must be of fwd, bwd, fwd.bwd, got 'sideways'"),
         (["--lengths", "nowhere.txt"], "nowhere.txt"),
+        (["--tolerance", "nan"], "--tolerance must be"),
+        (["--tolerance", "-1"], "--tolerance must be"),
+        (["--from", "x.json", "--workload", "W64"], "--from measures nothing"),
+        (["--json", "."], "Is a directory"),
+        (["--report", "/dev/null"], "exists|Not a directory"),
+        (["--workload", "B1,L1,fill0.2"], "must have 1 to"),
+        (["--workload", "B99999999999"], "B must be at most"),
+        (["--workload", "B2,B3"], "comes twice"),
         (["--base", "nowhere.json"], "nowhere.json"),
         (["--from", "nowhere.json"], "nowhere.json"),
         (["--workload", "B2,H3,Hk2,D16,L70"], "H must be a multiple of Hk, got 3 and 2"),
@@ -97,7 +160,11 @@ def test_accuracy(tmp_path, capsys):
     assert set(values["errors"][0]["rms"]) == {"o", "dq", "dk", "dv"}
 
 
-def test_every_workload_of_the_cpu_is_known():
-    from blockattn.bench import command
+@pytest.mark.parametrize("seeds", ["0", "-1"])
+def test_wrong_seeds(seeds):
+    with pytest.raises(SystemExit, match="--seeds must be at least 1"):
+        cli.main(["accuracy", "--seeds", seeds])
 
+
+def test_every_workload_of_the_cpu_is_known():
     assert [command.parse(name).name for name in command.CPU_WORKLOADS] == list(command.CPU_WORKLOADS)

@@ -43,6 +43,35 @@ def test_one_per_cent_in_any_result_is_stopped(name, factor, batch, sampled):
     assert found[2] == ("large" if factor > 1 else "small")
 
 
+@pytest.mark.parametrize("part", ["short tiles", "last rows", "a head", "channels", "one tile"])
+def test_faults_in_a_part_are_stopped(part, batch, sampled):
+    restricted, results = measure.restrict(sampled, *results_of(ours.PROVIDERS[1], batch))
+    dk = results["dk"] = results["dk"].clone()
+    first = torch.tensor(restricted.lengths).cumsum(0) - torch.tensor(restricted.lengths)
+    if part == "short tiles":
+        for begin, length in zip(first.tolist(), restricted.lengths):
+            if length < 64:
+                dk[begin : begin + length] *= 1.05
+    elif part == "last rows":
+        dk[torch.tensor(restricted.lengths).cumsum(0) - 1] *= 1.05
+    elif part == "a head":
+        dk[:, 1] *= 1.01
+    elif part == "channels":
+        dk[..., 16:] *= 1.01
+    else:
+        dk[-64:] *= 1.05
+    assert any(line.startswith("dk") for line in gate.faults(restricted, results)), part
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 64])
+def test_the_yardstick_itself_passes(rows):
+    """Few rows are no reason to call rounding a bias."""
+    for seed in range(20):
+        batch = make_batch(Workload("few", given=(rows,), q_heads=1, kv_heads=1, head_dim=16), "cpu", seed=seed)
+        sampled = gate.sample(batch, torch.arange(1))
+        assert gate.faults(sampled, sampled.loop) == []
+
+
 def test_one_wrong_tile_is_stopped(batch, sampled):
     restricted, results = measure.restrict(sampled, *results_of(ours.PROVIDERS[1], batch))
     results["dk"] = results["dk"].clone()

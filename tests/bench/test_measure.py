@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from blockattn import TileTable
+from blockattn import TileTable, block_attention
 from blockattn.bench import measure, timer
 from blockattn.bench.accuracy import accuracy
 from blockattn.bench.batch import make_batch
@@ -48,7 +48,7 @@ def quick(monkeypatch):
 
 def run(*providers, directions=DIRECTIONS, workload=WORKLOAD):
     steps = []
-    rows = measure.measure(workload, providers, directions, None, CPU, steps.append)
+    rows = measure.measure(workload, providers, directions, None, CPU, lambda text, some: steps.append(text))
     return rows, steps
 
 
@@ -86,18 +86,20 @@ def test_what_raises_is_failed_with_its_first_line():
 
 
 def test_providers_of_full_tiles_count_their_rows():
-    rows, _ = run(sdpa.PROVIDERS[0], directions=("forward",))
-    assert [(row.status, row.rows) for row in rows] == [("timed", 128)]
+    workload = Workload("nearly full", given=(64, 64, 64, 64, 3), q_heads=2, kv_heads=2, head_dim=16)
+    rows, _ = run(sdpa.PROVIDERS[0], directions=("forward",), workload=workload)
+    assert [(row.status, row.rows) for row in rows] == [("timed", 256)]
 
 
 def test_no_full_tile():
     rows, _ = run(sdpa.PROVIDERS[0], directions=("forward",), workload=Workload("short", given=(34,), head_dim=16))
     assert [row.status for row in rows] == ["absent"]
-    assert "no full block of 64 rows" in rows[0].reason
+    assert rows[0].reason == "it takes full blocks only, and they hold 0% of the rows"
 
 
 def test_every_provider_of_a_gpu_says_so_on_a_cpu():
-    rows, _ = run(*all_providers(), directions=("forward",))
+    workload = Workload("full", given=(64, 128), q_heads=2, kv_heads=2, head_dim=16)
+    rows, _ = run(*all_providers(), directions=("forward",), workload=workload)
     timed = {row.provider for row in rows if row.status == "timed"}
     assert timed == {"blockattn-torch", "blockattn-reference", "sdpa-flash", "sdpa-math"}
     assert all("NVIDIA GPU" in row.reason for row in rows if row.status == "absent" and row.provider != "blockattn-triton")
@@ -109,8 +111,123 @@ def test_providers_by_name():
         chosen(["flash3"])
 
 
+class SlowlyBroken(Planted):
+    """Right at the gate, and raises when it has been called a few times."""
+
+    name = "slowly broken"
+
+    def prepare(self, batch):
+        right, self.calls = TORCH.prepare(batch).attend, 0
+
+        def attend(q, k, v):
+            self.calls += 1
+            if self.calls > 4:
+                raise MemoryError("no more")
+            return right(q, k, v)
+
+        return Prepared(attend)
+
+
+class Unwritten(Planted):
+    """The last row is never written."""
+
+    name = "unwritten"
+
+    def prepare(self, batch):
+        right = TORCH.prepare(batch).attend
+
+        def attend(q, k, v):
+            o = right(q, k, v)
+            return torch.cat([o[:-1], o[-1:] * torch.nan])
+
+        return Prepared(attend)
+
+
+def test_a_provider_that_breaks_late_has_failed_alone():
+    rows, _ = run(SlowlyBroken(), TORCH, directions=("forward",))
+    assert [(row.status, row.reason) for row in rows] == [("failed", "MemoryError: no more"), ("timed", "")]
+
+
+def test_rows_that_are_not_written_are_wrong():
+    rows, _ = run(Unwritten(), directions=("forward",))
+    assert rows[0].status == "wrong"
+    assert "o: 32 of 4384 values are not finite" in rows[0].reason
+
+
+def test_numbers_of_a_row_follow_from_times_bytes_and_the_limit(monkeypatch):
+    """Known times and a known limit: median, percentiles, TB/s, share, TFLOP/s."""
+    monkeypatch.setattr(timer, "samples", lambda call, device: [5.0, 1.0, 2.0, 4.0, 3.0, 9.0])
+
+    class Limit:
+        def ms(self, nbytes, direction):
+            return nbytes * {"forward": 1e-6, "backward": 2e-6}[direction]
+
+    rows = measure.measure(WORKLOAD, [TORCH], DIRECTIONS, Limit(), CPU, lambda text, some: None)
+    tensor = 137 * 2 * 16 * 2
+    for row, tensors, least, products in zip(rows, (4, 7, 11), (4, 14, 18), (2, 5, 7), strict=True):
+        assert (row.ms, row.ms_p20, row.ms_p80, row.samples) == (3.5, 2.0, 5.0, 12)
+        assert row.tbs == pytest.approx(tensors * tensor / 3.5e-3 * 1e-12)
+        assert row.share == pytest.approx(least * tensor * 1e-6 / 3.5)
+        assert row.tflops == pytest.approx(products * 2 * (64**2 + 64**2 + 6**2 + 3**2) * 16 * 2 / 3.5e-3 * 1e-12)
+
+
+def test_the_forward_is_timed_without_a_graph_and_the_others_with_one(monkeypatch):
+    seen = []
+
+    class Watching(Planted):
+        name = "watching"
+
+        def prepare(self, batch):
+            right = TORCH.prepare(batch).attend
+            return Prepared(lambda q, k, v: seen.append(torch.is_grad_enabled()) or right(q, k, v))
+
+    monkeypatch.setattr(timer, "samples", lambda call, device: (seen.clear(), call(), [1.0])[-1])
+    for direction, graph in (("forward", [False]), ("backward", []), ("both", [True])):
+        run(Watching(), directions=(direction,))
+        assert seen == graph
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_on_a_gpu(graph):
+    """Peers pass the gate, memory is measured, and a graph rotates through more inputs than the L2 cache holds."""
+    workload = Workload("gpu", given=(64, 640, 6400), head_dim=64, graph=graph)
+    device = torch.device("cuda", 0)
+    rows = measure.measure(workload, all_providers(), DIRECTIONS, None, device, lambda text, some: None)
+    timed = {row.provider for row in rows if row.status == "timed"}
+    assert {"blockattn-triton", "flash2", "sdpa-flash", "sdpa-cudnn", "flex"} <= timed
+    for row in rows:
+        if row.status == "timed":
+            assert row.ms > 0
+            assert row.peak_bytes >= row.rows * 4 * 64 * 2
+            assert row.kept_bytes >= 3 * row.rows * 4 * 64 * 2
+    batch = make_batch(workload, device)
+    sizes = sum(x.nbytes for x in (batch.q, batch.k, batch.v, batch.do))
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    assert measure._copies(batch) * sizes >= 3 * l2 if graph else measure._copies(batch) == 1
+
+
+def test_accuracy_leaves_out_what_is_not_finite():
+    (error,) = accuracy(WORKLOAD, (Unwritten(),), 2, CPU, lambda text, some: None)
+    assert (error.rms, error.largest) == ({}, {})
+    assert "not finite" in error.reason
+
+
+def test_accuracy_is_the_error_against_fp64():
+    (error,) = accuracy(WORKLOAD, (TORCH,), 1, CPU, lambda text, some: None)
+    batch = make_batch(WORKLOAD, CPU)
+    q, k, v = (x.double().requires_grad_() for x in (batch.q, batch.k, batch.v))
+    want = block_attention(q, k, v, batch.offsets, backend="reference")
+    results = [want, *torch.autograd.grad(want, (q, k, v), batch.do.double())]
+    got = measure.run_once(TORCH.prepare(batch), measure.enter(TORCH.prepare(batch), batch))
+    for name, truth in zip(("o", "dq", "dk", "dv"), results, strict=True):
+        difference = got[name].double() - truth
+        assert error.rms[name] == pytest.approx(float(difference.square().mean().sqrt()), rel=1e-6)
+        assert error.largest[name] == pytest.approx(float(difference.abs().max()), rel=1e-6)
+
+
 def test_accuracy_finds_the_planted_error():
-    right, planted, raising = accuracy(WORKLOAD, (TORCH, Planted(), Raising()), 2, CPU, lambda text: None)
+    right, planted, raising = accuracy(WORKLOAD, (TORCH, Planted(), Raising()), 2, CPU, lambda text, some: None)
     assert raising.reason == "RuntimeError: no kernel image"
     assert raising.rms == {}
     for name in ("o", "dq", "dv"):

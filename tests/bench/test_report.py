@@ -15,7 +15,7 @@ from blockattn.bench.result import BASELINE, DIRECTIONS, Row, Run, with_speedups
 GPU = {"device": "NVIDIA H200", "capability": "sm_90", "driver": "580.0", "commit": "abc123", "torch": "2.11 <nightly>"}
 CPU = {"device": "CPU, 2 threads", "commit": "abc123", "torch": "2.11"}
 LIMIT = {"forward": 4.46, "backward": 4.18, "trusted": True, "datasheet_tbs": 4.8}
-PROVIDERS = {"blockattn-triton": "block_attention(backend='triton')", BASELINE: "aten <flash> & more", "sdpa-math": "math"}
+PROVIDERS = {"blockattn-triton": "block_attention(backend='triton')", BASELINE: "aten <flash> & more", "sdpa-cudnn": "math"}
 WORKLOADS = {f"W128/{n}": f"B{1152 // n},L2048,fill0.7,H4,Hk4,D128,block64" for n in (1, 4, 16)}
 WORKLOADS |= {"a<b>&c": "B7 given,H4,Hk4,D64,block16"}
 

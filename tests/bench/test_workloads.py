@@ -56,11 +56,17 @@ def test_lengths_from_a_file(tmp_path):
     assert (workload.lengths().tolist(), workload.head_dim, workload.name) == ([3, 70, 0], 32, "lengths.txt")
 
 
-@pytest.mark.parametrize("text", ["", "3\nx", "3.5", "-1"])
+def test_specs_of_different_files_differ():
+    one, other = (Workload("file", given=given) for given in ((64, 64), (64, 63)))
+    assert one.spec != other.spec
+    assert one.spec == Workload("again", given=(64, 64)).spec
+
+
+@pytest.mark.parametrize("text", ["", "3\nx", "3.5", "-1", "²", "0\n0"])
 def test_a_wrong_file_of_lengths_is_named(tmp_path, text):
     path = tmp_path / "lengths.txt"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"lengths\.txt"):
+    with pytest.raises(ValueError, match=r"lengths\.txt|must have 1 to"):
         from_file(path, Workload("shape"))
 
 

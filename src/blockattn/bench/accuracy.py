@@ -11,9 +11,10 @@ import pathlib
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from . import gate, measure
-from .batch import make_batch
+from .batch import Batch, make_batch
 from .providers import Provider
 from .workloads import Workload
 
@@ -33,36 +34,36 @@ class Error:
 
 
 def accuracy(
-    workload: Workload, providers: Iterable[Provider], seeds: int, device: torch.device, advance: Callable[[str], None]
+    workload: Workload, providers: Iterable[Provider], seeds: int, device: torch.device, advance: Callable[[str, int], None]
 ) -> list[Error]:
-    """The errors of every provider on all tiles that it computes."""
-    squares, largest, reasons = {}, {}, {}
+    """The errors of every provider on all tiles that it computes; the first thing that goes wrong ends a provider's part."""
+    providers = tuple(providers)
+    found: dict[str, list[dict[str, Tensor]]] = {provider.name: [] for provider in providers}
+    reasons: dict[str, str] = {}
     for seed in range(seeds):
         batch = make_batch(workload, device, seed=seed)
         truth = gate.sample(batch, torch.arange(len(batch.lengths)))
         for provider in providers:
-            advance(f"{workload.name}: {provider.name}, seed {seed}")
-            reason = provider.obstacle(batch)
+            advance(f"{workload.name}: {provider.name}, seed {seed}", 1)
+            if provider.name in reasons:
+                continue
             try:
-                errors = {} if reason else _errors(provider, batch, truth)
-            except Exception as error:  # a peer may raise anything; what it was stands in the table
-                reason, errors = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300], {}
-            reasons[provider.name] = reason or ""
-            for name, x in errors.items():
-                squares.setdefault(provider.name, {}).setdefault(name, []).append(x.square().mean())
-                found = largest.setdefault(provider.name, {})
-                found[name] = max(found.get(name, 0.0), float(x.abs().max()))
-    return [
-        Error(
-            workload.name,
-            workload.spec,
-            provider.name,
-            reasons[provider.name],
-            {name: float(torch.stack(x).mean().sqrt()) for name, x in squares.get(provider.name, {}).items()},
-            largest.get(provider.name, {}),
-        )
-        for provider in providers
-    ]
+                reason = provider.obstacle(batch)
+                if not reason:
+                    found[provider.name].append(_errors(provider, batch, truth))
+            except Exception as error:
+                reason = measure.first_line(error)
+            if reason:
+                reasons[provider.name] = reason
+    return [_summary(workload, provider, found[provider.name], reasons.get(provider.name, "")) for provider in providers]
+
+
+def _summary(workload: Workload, provider: Provider, errors: list[dict[str, Tensor]], reason: str) -> Error:
+    if reason:
+        return Error(workload.name, workload.spec, provider.name, reason)
+    rms = {name: float(torch.stack([x[name].square().mean() for x in errors]).mean().sqrt()) for name in gate.RESULTS}
+    largest = {name: float(torch.stack([x[name].abs().max() for x in errors]).max()) for name in gate.RESULTS}
+    return Error(workload.name, workload.spec, provider.name, "", rms, largest)
 
 
 def write(path: pathlib.Path, machine: dict[str, str], seeds: int, errors: list[Error]) -> None:
@@ -71,8 +72,14 @@ def write(path: pathlib.Path, machine: dict[str, str], seeds: int, errors: list[
     path.write_text(json.dumps(values, indent=1) + "\n")
 
 
-def _errors(provider: Provider, batch, truth: gate.Sample) -> dict[str, torch.Tensor]:
+def _errors(provider: Provider, batch: Batch, truth: gate.Sample) -> dict[str, Tensor]:
+    """Result minus truth in fp64; a ValueError when a result is not finite."""
     prepared = provider.prepare(batch)
-    results = measure.run_once(prepared, measure.enter(prepared, batch))
+    leaves = measure.enter(prepared, batch)
+    measure.poison(leaves)
+    results = measure.run_once(prepared, leaves)
+    wrong = gate.not_finite(results)
+    if wrong:
+        raise ValueError("; ".join(wrong))
     restricted, results = measure.restrict(truth, prepared, results)
     return {name: results[name].double() - restricted.truth[name] for name in gate.RESULTS}

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import importlib.util
 import pathlib
 from collections.abc import Callable, Iterator
 
 import torch
 
-from .result import SHORT_DIRECTIONS, Run, fallen
+from .result import SHORT_DIRECTIONS, Run, compared, fallen
 from .workloads import W128, WORKLOADS, Workload, from_file, parse
 
 CPU_WORKLOADS = ("W128", "W64", "short-34", "tiny-D64")
 CPU_ROWS = 8192
+PROVIDER_NAMES = (
+    "blockattn-triton, blockattn-torch, blockattn-reference, flash2, varlen_attn, flash-attn, sdpa-flash, sdpa-efficient, "
+    "sdpa-cudnn, sdpa-math, flex, flash4, xformers, mslk"
+)
 WIDTH = 120  # of tables in a file or a pipe
-BYTES_A_ROW_FACTOR = 30  # a batch with all providers' copies, outputs and gradients, over one tensor of it
+BYTES_A_ROW_FACTOR = 45  # a batch with all providers' copies, outputs and gradients, over one tensor of it
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +29,14 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload", action="append", metavar="NAME|SPEC",
         help=f"a workload, or several with the option repeated: {names}; or a spec like B1152,H4,Hk4,D128,L2048,fill0.7,"
-        "block64 (default: all; on a CPU some of them, made small)",
+        "block64 (also long65536, graph; default: all; on a CPU some of them, made small)",
     )  # fmt: skip
-    parser.add_argument("--lengths", type=pathlib.Path, metavar="FILE", help="sequence lengths, a whole number a line")
+    parser.add_argument(
+        "--lengths",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="sequence lengths, a whole number a line; heads, D and block are those of the last --workload, else of W128",
+    )
     parser.add_argument(
         "--direction", default=",".join(SHORT_DIRECTIONS.values()), metavar="LIST", help="of fwd, bwd, fwd+bwd"
     )
@@ -46,32 +57,53 @@ def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def bench(arguments: argparse.Namespace) -> int:
     """Measure, print, and write what was asked for; 1 when a share fell below the base's."""
-    console = _console()
+    console = _console("bench")
+    _input(_check_outputs, arguments)
     base = _input(Run.read, arguments.base) if arguments.base else None
     run = _read_back(arguments, console) if arguments.source else _measured(arguments, console)
-    if arguments.json:
-        run.write(arguments.json)
     if arguments.report:
         from .report import write_report
 
         for path in write_report(run, arguments.report):
-            console.print(f"wrote {path}", highlight=False)
-    lost = fallen(run, base, arguments.tolerance) if base else []
+            _print(console, f"wrote {path}")
+    if base is None:
+        return 0
+    pairs = _input(compared, run, base)
+    lost = fallen(pairs, arguments.tolerance)
     for line in lost:
-        console.print(f"fell: {line}", style="red", highlight=False, soft_wrap=True)
-    if base and not lost:
-        console.print(f"no share of ours fell by more than {arguments.tolerance:g}", highlight=False)
+        _print(console, f"fell: {line}", style="red")
+    _print(console, f"{len(lost)} of {len(pairs)} shares of ours fell by more than {arguments.tolerance:g}")
     return 1 if lost else 0
 
 
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Wrong output paths and contradictions are said before anything is measured."""
+    if not 0 <= arguments.tolerance < 1:
+        raise ValueError(f"--tolerance must be at least 0 and below 1, got {arguments.tolerance:g}")
+    if arguments.source and (arguments.workload or arguments.lengths or arguments.provider):
+        raise ValueError("--from measures nothing: it takes no --workload, --lengths or --provider")
+    if arguments.json:
+        _check_file(arguments.json)
+    if arguments.report:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ValueError("--report needs matplotlib: pip install 'blockattn[bench]'")
+        arguments.report.mkdir(parents=True, exist_ok=True)
+
+
+def _check_file(path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a"):
+        pass
+
+
 def _measured(arguments: argparse.Namespace, console) -> Run:
-    """Measure each workload and print its table at once."""
+    """Measure each workload, print its table and write what there is so far; Ctrl-C ends it with that."""
     from . import machine, measure, providers, terminal
 
     device = _device()
     chosen = _input(providers.chosen, arguments.provider)
     directions = _input(_directions, arguments.direction)
-    workloads = _input(_workloads, arguments, device)
+    workloads = _input(_workloads, arguments, device, console)
     described = machine.describe(device, arguments.commit)
     limit, limit_values = None, None
     if device.type == "cuda":
@@ -79,25 +111,29 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
 
         limit = Limit()
         limit_values = limit.values() | {"datasheet_tbs": machine.datasheet_tbs(device)}
-    console.print(_headline(described, limit_values), highlight=False)
-    rows = []
+    _print(console, _headline(described, limit_values))
+    run = Run(described, limit_values, {provider.name: provider.about for provider in chosen}, ())
     with _progress(console, len(workloads) * len(chosen) * (1 + measure.ROUNDS)) as advance:
         for workload in workloads:
             found = measure.measure(workload, chosen, directions, limit, device, advance)
-            rows += found
-            for part in terminal.bench_tables(found):
-                console.print(part, highlight=False)
-    return Run(described, limit_values, {provider.name: provider.about for provider in chosen}, tuple(rows))
+            run = dataclasses.replace(run, rows=(*run.rows, *found))
+            if arguments.json:
+                run.write(arguments.json)
+            for part in terminal.bench_tables(found, console.width):
+                _print(console, part)
+    return run
 
 
 def _read_back(arguments: argparse.Namespace, console) -> Run:
-    """The run in a JSON file, printed."""
+    """The run in a JSON file, printed, and written again where that was asked for."""
     from . import terminal
 
     run = _input(Run.read, arguments.source)
-    console.print(_headline(run.machine, run.limit), highlight=False)
-    for part in terminal.bench_tables(run.rows):
-        console.print(part, highlight=False)
+    _print(console, _headline(run.machine, run.limit))
+    for part in terminal.bench_tables(run.rows, console.width):
+        _print(console, part)
+    if arguments.json:
+        run.write(arguments.json)
     return run
 
 
@@ -106,37 +142,50 @@ def accuracy(arguments: argparse.Namespace) -> int:
     from . import accuracy as errors
     from . import machine, providers, terminal
 
-    console, device = _console(), _device()
+    console, device = _console("accuracy"), _device()
+    if arguments.seeds < 1:
+        raise SystemExit(f"blockattn: --seeds must be at least 1, got {arguments.seeds}")
+    if arguments.json:
+        _input(_check_file, arguments.json)
     chosen = _input(providers.chosen, arguments.provider)
     workloads = [_input(parse, text) for text in arguments.workload] if arguments.workload else errors.WORKLOADS
+    workloads = [_fitted(workload, device, console) for workload in workloads]
     described = machine.describe(device, arguments.commit)
-    console.print(_headline(described, None), highlight=False)
+    _print(console, _headline(described, None))
     found = []
     with _progress(console, len(workloads) * len(chosen) * arguments.seeds) as advance:
         for workload in workloads:
             found += errors.accuracy(workload, chosen, arguments.seeds, device, advance)
     for part in terminal.accuracy_tables(found):
-        console.print(part, highlight=False)
+        _print(console, part)
     if arguments.json:
         errors.write(arguments.json, described, arguments.seeds, found)
     return 0
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--provider", action="append", metavar="NAME", help=f"repeatable (default: all): {PROVIDER_NAMES}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--commit", help="of the sources, for the JSON (default: the checkout's)")
 
 
-def _workloads(arguments: argparse.Namespace, device: torch.device) -> list[Workload]:
+def _workloads(arguments: argparse.Namespace, device: torch.device, console) -> list[Workload]:
     names = arguments.workload or ([] if arguments.lengths else [w.name for w in WORKLOADS])
     if not arguments.workload and device.type == "cpu" and names:
         names = CPU_WORKLOADS
-    found = [parse(name) for name in names]
+    found = [parse(name) for name in dict.fromkeys(names)]
     if arguments.lengths:
         shape = found.pop() if found else W128
         found.append(from_file(arguments.lengths, shape))
-    return [workload.scaled(_most_rows(workload, device)) for workload in found]
+    return [_fitted(workload, device, console) for workload in found]
+
+
+def _fitted(workload: Workload, device: torch.device, console) -> Workload:
+    """The workload, made smaller where this machine has no room or time for it, which is said."""
+    fitted = workload.scaled(_most_rows(workload, device))
+    if fitted is not workload:
+        _print(console, f"{workload.name} is made smaller to fit this machine: {fitted.spec}")
+    return fitted
 
 
 def _most_rows(workload: Workload, device: torch.device) -> int:
@@ -179,20 +228,28 @@ def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _console():
+def _print(console, part, **options) -> None:
+    """A table or a text as it is: neither highlighted nor read as markup, and no line broken."""
+    if isinstance(part, str):
+        options |= dict(markup=False, soft_wrap=True)
+    console.print(part, highlight=False, **options)
+
+
+def _console(command: str):
     try:
         from rich.console import Console
     except ImportError as error:
-        raise SystemExit("blockattn bench needs rich and matplotlib: pip install 'blockattn[bench]'") from error
+        raise SystemExit(f"blockattn {command} needs rich and matplotlib: pip install 'blockattn[bench]'") from error
     console = Console()
     return console if console.is_terminal else Console(width=WIDTH)
 
 
 @contextlib.contextmanager
-def _progress(console, steps: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar of so many steps; `advance(text)` takes one and says what it is."""
+def _progress(console, steps: int) -> Iterator[Callable[[str, int], None]]:
+    """A progress bar of so many steps; `advance(text, steps)` takes some and says what they are."""
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting", total=steps)
-        yield lambda text: progress.update(task, advance=1, description=text)
+        yield lambda text, some: progress.update(task, advance=some, description=escape(text))

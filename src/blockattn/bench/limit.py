@@ -1,8 +1,9 @@
 """The yardstick: how long a kernel that only streams the same bytes takes on this GPU, in the same run.
 
-Bytes count each tensor once. Bandwidth is that of a kernel with the same mix: 3 reads to 1 write for a forward, 4 to 3 for
-a backward. The share of the limit is the streaming time over the measured time. On an H200 a run counts only if
-the two mixes reach the floors below; otherwise something else was using the card.
+Bytes count each tensor once. Bandwidth is that of a kernel with the same mix: 3 reads to 1 write for a forward, 4 to 3 for a
+backward; grouped heads read relatively more, and are held to the same mix. The share of the limit is the streaming time over
+the measured time. On an H200 a run counts only if the two mixes reach the floors below; otherwise something else was using
+the card.
 """
 
 from __future__ import annotations

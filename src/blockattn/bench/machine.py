@@ -29,6 +29,8 @@ DATASHEET_TBS = {
     "L40S": 0.864,
 }
 
+PEERS = ("flash-attn", "flash-attn-4", "xformers", "mslk")
+
 
 def describe(device: torch.device, commit: str | None) -> dict[str, str]:
     """Names and versions for a result's JSON."""
@@ -36,6 +38,8 @@ def describe(device: torch.device, commit: str | None) -> dict[str, str]:
     found |= {"triton": _version("triton"), "python": platform.python_version()}
     if device.type != "cuda":
         return {"device": f"CPU, {torch.get_num_threads()} threads", **found}
+    cudnn = torch.backends.cudnn.version()
+    found |= {"cudnn": str(cudnn)} | {name: _version(name) for name in PEERS if _version(name) != "not installed"}
     major, minor = torch.cuda.get_device_capability(device)
     return {"device": torch.cuda.get_device_name(device), "capability": f"sm_{major}{minor}", "driver": _driver(), **found}
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from . import gate, timer
 from .batch import Batch, make_batch
 from .limit import Limit
 from .providers import Prepared, Provider
-from .result import DIRECTIONS, Row, with_speedups
+from .result import Row, with_speedups
 from .workloads import Workload
 
 ROUNDS = 5
@@ -58,39 +59,73 @@ class Entrant:
 
 def measure(
     workload: Workload, providers: Iterable[Provider], directions: Iterable[str], limit: Limit | None,
-    device: torch.device, advance: Callable[[str], None],
+    device: torch.device, advance: Callable[[str, int], None],
 ) -> list[Row]:  # fmt: skip
-    """Rows for every provider and direction; `advance(text)` is told of each step. Without a GPU the limit is None."""
-    stream = torch.cuda.Stream() if device.type == "cuda" else None
-    with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+    """Rows for every provider and direction; `advance(text, steps)` is told of each. Without a GPU the limit is None."""
+    providers, directions = tuple(providers), tuple(directions)
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()  # what is compiled is compiled for a workload's shapes, and dynamo gives up after a few
+    with _stream_for(workload, device) as stream:
         batch = make_batch(workload, device)
         sampled = gate.sample(batch, sampled_tiles(batch))
         copies = _copies(batch)
         layouts: dict[str, list[Leaves]] = {}
-        entrants, rows = [], []
+        entrants: dict[str, Entrant | tuple[str, str]] = {}
         for provider in providers:
-            advance(f"{workload.name}: {provider.name} against the oracle")
-            entrant = _enter(provider, batch, sampled, layouts, copies, tuple(directions), stream)
-            if isinstance(entrant, Entrant):
-                entrants.append(entrant)
-            else:
-                status, reason = entrant
-                rows += [_row(batch, provider, d, status=status, reason=reason) for d in directions]
+            advance(f"{workload.name}: {provider.name} against the oracle", 1)
+            entrants[provider.name] = _enter(provider, batch, sampled, layouts, copies, directions, stream)
         for turn in range(ROUNDS):
-            for entrant in entrants:
-                advance(f"{workload.name}: {entrant.provider.name}, turn {turn + 1} of {ROUNDS}")
-                for direction in directions:
-                    found = timer.samples(entrant.calls[direction], device)
-                    entrant.times[direction] += [ms / entrant.calls_at_once for ms in found]
-        rows += [_timed_row(batch, entrant, direction, limit) for entrant in entrants for direction in directions]
-    order = {provider.name: place for place, provider in enumerate(providers)}
-    return with_speedups(sorted(rows, key=lambda row: (order[row.provider], DIRECTIONS.index(row.direction))))
+            for name, entrant in entrants.items():
+                advance(f"{workload.name}: {name}, turn {turn + 1} of {ROUNDS}", 1)
+                if isinstance(entrant, Entrant):
+                    entrants[name] = _take_turn(entrant, directions, device)
+        rows = []
+        for provider, entrant in zip(providers, entrants.values(), strict=True):
+            for direction in directions:
+                if isinstance(entrant, Entrant):
+                    rows.append(_timed_row(batch, entrant, direction, limit))
+                else:
+                    rows.append(_row(batch, provider, direction, status=entrant[0], reason=entrant[1]))
+    return with_speedups(rows)
+
+
+@contextlib.contextmanager
+def _stream_for(workload: Workload, device: torch.device) -> Iterator[torch.cuda.Stream | None]:
+    """A side stream where a CUDA graph will be captured; at the end, cached memory is given back for the next workload."""
+    if device.type != "cuda":
+        yield None
+        return
+    try:
+        stream = torch.cuda.Stream() if workload.graph else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            yield stream
+    finally:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _take_turn(entrant: Entrant, directions: tuple[str, ...], device: torch.device) -> Entrant | tuple[str, str]:
+    """Time each direction once more; a provider that raises now has failed."""
+    try:
+        for direction in directions:
+            found = timer.samples(entrant.calls[direction], device)
+            entrant.times[direction] += [ms / entrant.calls_at_once for ms in found]
+    except Exception as error:
+        return "failed", first_line(error)
+    return entrant
+
+
+def first_line(error: Exception) -> str:
+    """What a peer raised, on one line; it may raise anything, and that stands in the table."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:300]
 
 
 def sampled_tiles(batch: Batch) -> Tensor:
-    """Numbers of tiles for the gate: some of all, and some full ones, which are all that some providers compute."""
-    everything = torch.arange(len(batch.lengths))
-    return torch.cat([gate.spread(everything, SAMPLED_TILES), gate.spread(batch.full_tiles, SAMPLED_TILES)]).unique()
+    """Numbers of tiles for the gate: some of all, some full ones, which are all that some providers take, and some short."""
+    short = (batch.lengths < batch.workload.block_size).nonzero().squeeze(1)
+    kinds = (torch.arange(len(batch.lengths)), batch.full_tiles, short)
+    return torch.cat([gate.spread(kind, SAMPLED_TILES) for kind in kinds]).unique()
 
 
 def run_once(prepared: Prepared, leaves: Leaves) -> dict[str, Tensor]:
@@ -111,26 +146,35 @@ def _enter(
     provider: Provider, batch: Batch, sampled: gate.Sample, layouts: dict, copies: int, directions: tuple, stream
 ) -> Entrant | tuple[str, str]:
     """The provider ready to be timed, or the status and reason why not."""
-    obstacle = provider.obstacle(batch)
-    if obstacle:
-        return "absent", obstacle
     try:
+        obstacle = provider.obstacle(batch)
+        if obstacle:
+            return "absent", obstacle
         prepared, setup_ms = _prepare(provider, batch)
         sets = layouts.get(prepared.layout)
         if sets is None:
             sets = layouts[prepared.layout] = [enter(prepared, batch) for _ in range(copies)]
-        faults = gate.faults(*restrict(sampled, prepared, run_once(prepared, sets[0])))
+        poison(sets[0])
+        results = run_once(prepared, sets[0])
+        faults = gate.not_finite(results) or gate.faults(*restrict(sampled, prepared, results))
         if faults:
             return "wrong", "; ".join(faults)
         calls = {d: [_call(prepared, leaves, d) for leaves in sets] for d in directions}
         peaks = {d: _peak_bytes(calls[d][0], batch.device) for d in directions}
         kept = _kept_bytes(prepared, sets[0])
-        ready = {d: timer.captured(calls[d], stream) if batch.workload.graph and stream else calls[d][0] for d in directions}
-    except Exception as error:  # a peer may raise anything; what it was stands in the table
-        lines = str(error).strip().splitlines() or [""]
-        return "failed", f"{type(error).__name__}: {lines[0]}"[:300]
-    at_once = len(sets) if batch.workload.graph and stream else 1
-    return Entrant(provider, prepared, ready, at_once, setup_ms, kept, peaks, {d: [] for d in directions})
+        in_graph = batch.workload.graph and stream is not None
+        ready = {d: timer.captured(calls[d], stream) if in_graph else calls[d][0] for d in directions}
+    except Exception as error:
+        return "failed", first_line(error)
+    return Entrant(
+        provider, prepared, ready, len(sets) if in_graph else 1, setup_ms, kept, peaks, {d: [] for d in directions}
+    )
+
+
+def poison(leaves: Leaves) -> None:
+    """Leave NaN in the memory that the next outputs may get, so that what a provider does not write is seen."""
+    freed = [torch.full_like(x, torch.nan) for x in (*leaves.inputs, leaves.do)]
+    del freed
 
 
 def _prepare(provider: Provider, batch: Batch) -> tuple[Prepared, float]:
@@ -155,6 +199,7 @@ def restrict(sampled: gate.Sample, prepared: Prepared, results: dict[str, Tensor
         lengths,
         {name: x[has] for name, x in sampled.truth.items()},
         {name: x[has] for name, x in sampled.loop.items()},
+        sampled.block_size,
     )
     return kept, {name: x[place[has]] for name, x in results.items()}
 
@@ -174,6 +219,7 @@ def _peak_bytes(call: timer.Call, device: torch.device) -> int | None:
     """GPU memory that a call allocates beyond what there was, at most."""
     if device.type != "cuda":
         return None
+    call()  # whatever is compiled or loaded now
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -219,8 +265,8 @@ def _timed_row(batch: Batch, entrant: Entrant, direction: str, limit: Limit | No
     nbytes = {part: batches.nbytes(workload, rows, part) for part in parts}
     least = sum(limit.ms(n, part) for part, n in nbytes.items()) if limit else None
     return _row(
-        batch, entrant.provider, direction, status="timed", rows=rows, ms=ms, ms_p20=times[len(times) // 5],
-        ms_p80=times[len(times) * 4 // 5], samples=len(times), tbs=sum(nbytes.values()) / ms * 1e-9,
+        batch, entrant.provider, direction, status="timed", rows=rows, ms=ms, ms_p20=times[round(0.2 * (len(times) - 1))],
+        ms_p80=times[round(0.8 * (len(times) - 1))], samples=len(times), tbs=sum(nbytes.values()) / ms * 1e-9,
         share=least / ms if least else None, tflops=batches.flops(workload, lengths, direction) / ms * 1e-9,
         peak_bytes=entrant.peak_bytes[direction], kept_bytes=entrant.kept_bytes, setup_ms=entrant.setup_ms,
     )  # fmt: skip

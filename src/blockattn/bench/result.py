@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -34,7 +35,8 @@ class Row:
 
     status: "timed"; "absent" (not on this machine or not for this workload), "wrong" (failed the gate) or "failed" (raised),
     with the reason. rows: of the batch that it computed. setup_ms: what it builds once a batch, apart from ms. speedup: rows
-    a second over the baseline's. peak_bytes: most allocated beyond the inputs; kept_bytes: kept for the backward.
+    a second over the baseline's. peak_bytes: most that a call allocates beyond what was there, a backward's inputs among it;
+    kept_bytes: kept for the backward, inputs included.
     """
 
     workload: str
@@ -92,16 +94,35 @@ class Run:
 
     def write(self, path: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Run:
         """A run that `write` wrote; a ValueError when the file holds something else."""
         try:
             values = json.loads(path.read_text())
-            return cls(values["machine"], values["limit"], values["providers"], tuple(Row(**row) for row in values["rows"]))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            run = cls(values["machine"], values["limit"], values["providers"], tuple(Row(**row) for row in values["rows"]))
+            run._check()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} must be a JSON file that `blockattn bench --json` wrote ({error!r})") from error
+        return run
+
+    def _check(self) -> None:
+        """Raise a ValueError or KeyError where the values are not what a run holds."""
+        for texts in (self.machine, self.providers):
+            if not all(isinstance(text, str) for text in texts.values()):
+                raise ValueError("machine and providers must hold texts")
+        _ = self.machine["device"]
+        if self.limit is not None:
+            numbers = [self.limit["forward"], self.limit["backward"]]
+            if not all(_is_number(x) for x in numbers) or not isinstance(self.limit["trusted"], bool):
+                raise ValueError("limit must hold two numbers and whether they are trusted")
+        for row in self.rows:
+            numbers = [getattr(row, field.name) for field in dataclasses.fields(row) if "float" in field.type]
+            if row.direction not in DIRECTIONS or not all(x is None or _is_number(x) for x in numbers):
+                raise ValueError(f"a row holds a wrong value: {row}")
+            if row.status == "timed" and (not row.ms or not row.rows or row.tbs is None or row.tflops is None):
+                raise ValueError(f"a timed row lacks a value: {row}")
 
 
 def with_speedups(rows: list[Row]) -> list[Row]:
@@ -115,17 +136,32 @@ def with_speedups(rows: list[Row]) -> list[Row]:
     return [with_speedup(row) for row in rows]
 
 
-def fallen(run: Run, base: Run, tolerance: float) -> list[str]:
-    """Our rows whose share of the limit fell by more than the tolerance, or that are not timed any more, a line each."""
+def compared(run: Run, base: Run) -> list[tuple[Row, Row]]:
+    """Rows of ours with a share in the base, and the same of this run; a ValueError when the runs cannot be compared."""
+    if run.machine["device"] != base.machine["device"]:
+        raise ValueError(f"--base must be of the same device {run.machine['device']}, got {base.machine['device']}")
+    for name, limit in (("this run", run.limit), ("--base", base.limit)):
+        if limit is not None and not limit["trusted"]:
+            raise ValueError(f"shares cannot be compared: the streaming limit of {name} is not trusted")
     now = {(row.place, row.direction, row.provider): row for row in run.rows}
+    pairs = [(now.get((old.place, old.direction, old.provider)), old) for old in base.rows if old.ours and old.share]
+    found = [(new, old) for new, old in pairs if new is not None]  # what was not asked for this time is left out
+    if not found:
+        raise ValueError("--base must hold a share of ours for a workload of this run, got none: nothing was compared")
+    return found
+
+
+def fallen(pairs: list[tuple[Row, Row]], tolerance: float) -> list[str]:
+    """Rows of ours whose share of the limit fell by more than the tolerance, or that are not timed any more, a line each."""
     found = []
-    for old in base.rows:
-        new = now.get((old.place, old.direction, old.provider))
-        if not old.ours or old.share is None or new is None:  # what was not asked for this time is not compared
-            continue
+    for new, old in pairs:
         name = f"{old.workload} {old.provider} {old.direction}"
         if new.share is None:
             found.append(f"{name}: {new.status} ({new.reason}), was {old.share:.3f} of the limit")
         elif new.share < old.share - tolerance:
             found.append(f"{name}: {new.share:.3f} of the limit, was {old.share:.3f}")
     return found
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)

@@ -18,7 +18,7 @@ MIB = 1 << 20
 COLUMNS: dict[str, Callable[[Row], str | None]] = {
     "ms": lambda row: f"{row.ms:.4g}",
     "20–80 %": lambda row: f"{row.ms_p20:.4g}–{row.ms_p80:.4g}",
-    "TB/s": lambda row: f"{row.tbs:.3f}",
+    "TB/s": lambda row: f"{row.tbs:.3g}",
     "of limit": lambda row: _number(row.share, ".3f"),
     f"× {BASELINE}": lambda row: _number(row.speedup, ".2f"),
     "TFLOP/s": lambda row: f"{row.tflops:.3g}",
@@ -27,13 +27,20 @@ COLUMNS: dict[str, Callable[[Row], str | None]] = {
 }
 
 
-def bench_tables(rows: Iterable[Row]) -> Iterator[Table | str]:
-    """For each workload a table of what was timed, then what was not, with the reason."""
+# Columns that a narrow terminal goes without: below so many characters, these.
+NARROW = ((110, ("peak MiB", "kept MiB")), (90, ("20–80 %", "TFLOP/s")))
+
+
+def bench_tables(rows: Iterable[Row], width: int) -> Iterator[Table | str]:
+    """For each workload a table of what was timed, then what was not, with the reason; `width` is the terminal's."""
     for (name, spec), group in itertools.groupby(rows, key=lambda row: (row.workload, row.spec)):
         found = list(group)
         timed = [row for row in found if row.status == "timed"]
         most = max((row.rows for row in timed), default=0)
-        yield _timed_table(f"{name}   {spec}   {most:,} rows", timed, most)
+        if timed:
+            yield _timed_table(f"{name}   {spec}   {most:,} rows", timed, most, width)
+        else:
+            yield f"{name}   {spec}   nothing timed"
         if any(row.rows < most for row in timed):
             yield "  * full blocks only"
         yield from _untimed(row for row in found if row.status != "timed")
@@ -58,12 +65,13 @@ def accuracy_tables(errors: Iterable[Error]) -> Iterator[Table | str]:
         yield from (f"  {error.provider}: {error.reason}" for error in found if error.reason)
 
 
-def _timed_table(title: str, timed: list[Row], most_rows: int) -> Table:
+def _timed_table(title: str, timed: list[Row], most_rows: int, width: int) -> Table:
     table = _table(title, "provider", "")
     columns = {heading: [cell(row) for row in timed] for heading, cell in COLUMNS.items()}
-    shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+    hidden = {heading for limit, headings in NARROW if width < limit for heading in headings}
+    shown = {heading: cells for heading, cells in columns.items() if any(cells) and heading not in hidden}
     for heading in shown:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for place, row in enumerate(timed):
         star = "*" if row.rows < most_rows else ""
         cells = (cells[place] or "" for cells in shown.values())

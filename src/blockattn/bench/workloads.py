@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import zlib
 
 import torch
 from torch import Tensor
@@ -41,11 +42,12 @@ class Workload:
 
     @property
     def spec(self) -> str:
-        """The shape in words that `parse` reads; lengths from a file are counted only."""
+        """The shape in words that `parse` reads; lengths from a file are counted, summed and hashed."""
         if self.given is None:
             lengths = f"B{self.batch}", f"L{self.longest}", f"fill{self.fill:g}"
         else:
-            lengths = (f"B{len(self.given)} given",)
+            content = zlib.crc32(",".join(map(str, self.given)).encode())
+            lengths = (f"B{len(self.given)} given", f"{sum(self.given)} rows", f"{content:08x}")
         heads = f"H{self.q_heads}", f"Hk{self.kv_heads}", f"D{self.head_dim}", f"block{self.block_size}"
         return ",".join([*lengths, *heads, *[f"long{self.long}"] * bool(self.long), *["graph"] * self.graph])
 
@@ -60,15 +62,19 @@ class Workload:
         return torch.cat([drawn, drawn.new_tensor([self.long] * bool(self.long))])
 
     def scaled(self, most_rows: int) -> Workload:
-        """The same with fewer sequences, so that it has about most_rows rows at most."""
+        """The same with fewer sequences, and none longer than most_rows, so that it has about most_rows rows at most."""
         rows = int(self.lengths().sum())
         if rows <= most_rows:
             return self
         share = most_rows / rows
         if self.given is not None:
-            return dataclasses.replace(self, given=self.given[: max(1, int(len(self.given) * share))])
-        return dataclasses.replace(self, batch=max(1, int(self.batch * share)), long=int(self.long * share))
+            kept = self.given[: max(1, int(len(self.given) * share))]
+            return dataclasses.replace(self, given=tuple(min(length, most_rows) for length in kept))
+        fewer = dict(batch=max(1, int(self.batch * share)), longest=min(self.longest, most_rows))
+        return dataclasses.replace(self, **fewer, long=int(self.long * share))
 
+
+MOST_SEQUENCES, MOST_ROWS = 10**7, 10**11
 
 # Lengths with fill 0.7 are uniform in [0.4, 1] of the longest.
 W128 = Workload("W128", 1152, 2048, 0.7, head_dim=128)
@@ -98,11 +104,11 @@ def parse(text: str) -> Workload:
     for part in text.split(","):
         found = re.fullmatch(r"([A-Za-z]+)([0-9.]*)", part.strip())
         field = _FIELDS.get(found[1]) if found else None
-        if field is None or (found[2] == "") != (field == "graph"):
+        if field is None or field in values or (found[2] == "") != (field == "graph"):
             names = ", ".join(workload.name for workload in WORKLOADS)
             raise ValueError(
                 f"workload must be one of {names}, or a spec like B1152,H4,Hk4,D128,L2048,fill0.7,block64; "
-                f"got {text!r}, whose {part!r} is not understood"
+                f"got {text!r}, whose {part!r} is not understood or comes twice"
             )
         values[field] = _value(field, found[2], part)
     values.setdefault("kv_heads", values.get("q_heads", 4))
@@ -111,15 +117,19 @@ def parse(text: str) -> Workload:
 
 def from_file(path: pathlib.Path, shape: Workload) -> Workload:
     """A workload whose lengths are the lines of a file, one integer a line; heads, head dim and block as in `shape`."""
+    try:
+        lines = path.read_text().split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text, a whole number a line ({error})") from None
     lengths = []
-    for number, line in enumerate(path.read_text().split("\n"), 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
-            if not line.strip().isdigit():
+            if not re.fullmatch("[0-9]+", line.strip()):
                 raise ValueError(f"{path}, line {number} must be a whole number of rows, got {line.strip()!r}")
             lengths.append(int(line))
     if not lengths:
         raise ValueError(f"{path} must hold a whole number a line, got none")
-    return dataclasses.replace(shape, name=path.name, given=tuple(lengths))
+    return _checked(dataclasses.replace(shape, name=path.name, given=tuple(lengths)))
 
 
 def _value(field: str, text: str, part: str) -> int | float | bool:
@@ -136,6 +146,10 @@ def _checked(workload: Workload) -> Workload:
         raise ValueError(f"fill must be above 0 and at most 1, got {workload.fill:g}")
     if min(workload.batch, workload.longest, workload.q_heads, workload.kv_heads) < 1:
         raise ValueError(f"B, L, H and Hk must be at least 1, got {workload.spec}")
+    if max(workload.batch, len(workload.given or ())) > MOST_SEQUENCES:
+        raise ValueError(f"B must be at most {MOST_SEQUENCES:,}, got {workload.spec}")
+    if not 0 < sum(workload.given or workload.lengths().tolist()) <= MOST_ROWS:
+        raise ValueError(f"a workload must have 1 to {MOST_ROWS:,} rows, got {workload.spec}")
     if workload.q_heads % workload.kv_heads:
         raise ValueError(f"H must be a multiple of Hk, got {workload.q_heads} and {workload.kv_heads}")
     if workload.head_dim % 8 or not MIN_HEAD_DIM <= workload.head_dim <= MAX_HEAD_DIM:

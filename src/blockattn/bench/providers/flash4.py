@@ -14,8 +14,11 @@ class Flash4:
     about = "flash_attn.cute.flash_attn_varlen_func (FlashAttention 4), one sequence a block"
 
     def obstacle(self, batch: Batch) -> str | None:
+        obstacle = needs_cuda(batch)
+        if obstacle:
+            return obstacle
         installed = importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute")
-        return needs_cuda(batch) or (None if installed else "not installed: pip install --pre flash-attn-4")
+        return None if installed else "not installed: pip install --pre flash-attn-4"
 
     def prepare(self, batch: Batch) -> Prepared:
         from flash_attn.cute import flash_attn_varlen_func

@@ -61,7 +61,6 @@ class Flex:
         return needs_cuda(batch) or full_tiles_obstacle(batch)
 
     def prepare(self, batch: Batch) -> Prepared:
-        torch._dynamo.reset()  # each workload is compiled for its shapes, and dynamo gives up after a few of them
         mask = block_diagonal(len(batch.full_rows), batch.workload.block_size, batch.device)
         grouped = batch.workload.q_heads != batch.workload.kv_heads
         attend = functools.partial(torch.compile(flex_attention, dynamic=False), block_mask=mask, enable_gqa=grouped)

@@ -12,10 +12,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from ..batch import Batch
 from . import Prepared, needs_cuda
 
+LEAST_FULL = 0.9  # of the rows in full blocks, for a figure that stands for the workload
+
 
 def full_tiles_obstacle(batch: Batch) -> str | None:
     """A dense batch has no place for shorter tiles."""
-    return None if len(batch.full_tiles) else f"no full block of {batch.workload.block_size} rows, and it takes no others"
+    share = len(batch.full_rows) / max(1, batch.total_rows)
+    return None if share >= LEAST_FULL else f"it takes full blocks only, and they hold {share:.0%} of the rows"
 
 
 def to_tiles(x: Tensor, rows: Tensor, block_size: int) -> Tensor:
