@@ -96,7 +96,7 @@ WORKLOADS = (
 
 
 def parse(text: str) -> Workload:
-    """A workload by its name, or a new one from a spec; a ValueError says what is wrong with it."""
+    """A workload by its name or spec, or a new one from a spec; a ValueError says what is wrong with it."""
     for workload in WORKLOADS:
         if workload.name == text:
             return workload
@@ -112,7 +112,8 @@ def parse(text: str) -> Workload:
             )
         values[field] = _value(field, found[2], part)
     values.setdefault("kv_heads", values.get("q_heads", 4))
-    return _checked(Workload(text, **values))
+    made = _checked(Workload(text, **values))
+    return next((known for known in WORKLOADS if known.spec == made.spec), made)
 
 
 def from_file(path: pathlib.Path, shape: Workload) -> Workload:
