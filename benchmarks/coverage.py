@@ -47,6 +47,28 @@ def cases() -> list[Case]:
     return found
 
 
+def rotary_cases() -> list[Case]:
+    """The same batch with rotary embedding: kinds of table, conventions, whole and partial R, apart and packed.
+
+    Causal masks, rotate_v, grouped heads, table dtypes and start positions take turns over these.
+    """
+    found = []
+    for number, (head_dim, block, dtype, kind, interleaved, partial, packed) in enumerate(
+        itertools.product(HEAD_DIMS, BLOCKS, DTYPES, ("token", "position"), (False, True), (False, True), ("", "flat"))
+    ):
+        spans = (0, 1, block - 1, block, block + 1, 3 * block + 5, 0)
+        found.append(
+            Case(
+                spans, before=3, after=2, q_heads=4, kv_heads=(4, 2)[number // 2 % 2], head_dim=head_dim, block_size=block,
+                causal=number % 3 == 0, shift=5 * (number % 5 == 0), dtype=dtype, layout="packed", rotary=kind,
+                grad_layout=("contiguous", "packed")[number // 4 % 2], dim=head_dim // 8 * 4 + 2 if partial else 0,
+                interleaved=interleaved, rotate_v=number // 3 % 2 == 0, starts=kind == "position" and number % 7 < 4,
+                table_dtype=(torch.float32, torch.bfloat16, torch.float16)[number // 5 % 3], packed=packed,
+            )
+        )  # fmt: skip
+    return found
+
+
 def check(case: Case) -> tuple[str, list[str]]:
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     inputs = make_inputs(case, "cuda", seed=zlib.crc32(str(case).encode()))
@@ -61,13 +83,15 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path, help="file to write")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--skip", type=int, default=0, help="leave out the first cases, which an earlier run has checked")
+    parser.add_argument("--rotary", action="store_true", help="the cases with rotary embedding instead")
     parser.add_argument("--seconds", type=float, help="stop then and report the cases checked so far")
     parser.add_argument("--commit", help="of the sources, for the JSON")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/coverage.py needs an NVIDIA GPU")
+    every = rotary_cases() if arguments.rotary else cases()
     # Cases that share a compiled kernel stay together.
-    chosen = sorted(cases(), key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size))[
+    chosen = sorted(every, key=lambda c: (c.causal, c.kv_heads, c.layout, str(c.dtype), c.head_dim, c.block_size))[
         arguments.skip :
     ]
     start = time.monotonic()
@@ -89,8 +113,9 @@ def main() -> None:
     summary = dict(
         gpu=torch.cuda.get_device_name(), commit=arguments.commit, torch=torch.__version__, triton=triton.__version__,
         dimensions=dict(head_dims=HEAD_DIMS, blocks=BLOCKS, dtypes=[str(d) for d in DTYPES],
-                        flags=["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
-        directions=["forward", "backward"], all_cases=len(cases()), skipped=arguments.skip,
+                        flags=["rotary kind", "interleaved", "partial R", "packed"] if arguments.rotary else
+                        ["causal", "shift", "gqa", "strided", "nan_in_unused_rows"]),
+        directions=["forward", "backward"], all_cases=len(every), skipped=arguments.skip,
         cases=len(results), passed=len(results) - len(failures), failed=len(failures),
         seconds=round(time.monotonic() - start), failures=failures,
     )  # fmt: skip

@@ -7,18 +7,21 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src" / "blockattn"
 
-PROVIDERS = ("flash", "flash4", "flex", "ours", "sdpa", "xformers")
+ROTARY_PARTS = ("launch", "pairs", "plans", "tile_math", "walk")
+PROVIDERS = ("flash", "flash4", "flex", "ours", "rotary", "sdpa", "xformers")
 
 # Each module and the modules of the package that it may import; "*" stands for one name.
 ARROWS = {
-    "__init__": {"api", "tiles"},
-    "api": {"dispatch", "ops", "reference", "tiles"},
-    "ops": {"dispatch", "tiles"},
+    "__init__": {"api", "rotary", "tiles"},
+    "nn": {"api", "rotary", "tiles"},
+    "api": {"dispatch", "ops", "reference", "rotary", "tiles"},
+    "ops": {"dispatch", "rotary", "tiles"},
+    "rotary": {"tiles"},
     "dispatch": set(),  # imports backends by name when they are first used
     "tiles": set(),
     "reference": set(),
-    "torch_backend": {"tiles"},
-    "testing": {"api", "reference"},
+    "torch_backend": {"rotary", "tiles"},
+    "testing": {"api", "reference", "rotary"},
     "cli": {"__init__", "bench.command", "dispatch", "demo", "tiles"},
     "kernels.__init__": set(),
     "kernels.launch": {"kernels.plans"},
@@ -28,19 +31,33 @@ ARROWS = {
     "kernels.triton_tiles": {"tiles", "kernels.launch"},
     "kernels.triton_forward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
     "kernels.triton_backward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
-    "kernels.compile": {"kernels.plans", "kernels.triton_backward", "kernels.triton_forward"},
+    "kernels.pairs": {"rotary", "tiles", "kernels.walk"},
+    "kernels.triton_rotary_forward": {"rotary", *(f"kernels.{name}" for name in ROTARY_PARTS)},
+    "kernels.triton_rotary_backward": {"rotary", *(f"kernels.{name}" for name in ROTARY_PARTS)},
+    "kernels.compile": {
+        f"kernels.{name}"
+        for name in ("plans", "triton_backward", "triton_forward", "triton_rotary_backward", "triton_rotary_forward")
+    },
     "bench.__init__": set(),
     "bench.limit": set(),
     "bench.workloads": {"api", "tiles"},
-    "bench.batch": {"bench.workloads"},
+    "bench.batch": {"rotary", "bench.workloads"},
     "bench.providers.__init__": {"bench.batch", *(f"bench.providers.{name}" for name in PROVIDERS)},
     "bench.providers.ours": {"__init__", "dispatch", "bench.batch", "bench.providers"},
+    "bench.providers.rotary": {
+        "__init__",
+        "rotary",
+        "bench.batch",
+        "bench.providers",
+        "bench.providers.flash",
+        "bench.providers.ours",
+    },
     "bench.providers.sdpa": {"bench.batch", "bench.providers"},
     "bench.providers.flash": {"bench.batch", "bench.providers"},
     "bench.providers.flash4": {"bench.batch", "bench.providers", "bench.providers.flash"},
     "bench.providers.flex": {"bench.batch", "bench.providers", "bench.providers.sdpa"},
     "bench.providers.xformers": {"bench.batch", "bench.providers"},
-    "bench.gate": {"testing", "bench.batch"},
+    "bench.gate": {"rotary", "testing", "bench.batch"},
     "bench.timer": set(),
     "bench.result": set(),
     "bench.machine": {"__init__"},
@@ -96,7 +113,7 @@ def module_of(name: str) -> str | None:
 def test_imports_follow_the_arrows(path):
     name = name_of(path)
     if name.startswith("demo."):
-        allowed = {"__init__", "tiles"} | {name_of(p) for p in MODULES if name_of(p).startswith("demo.")}
+        allowed = {"__init__", "nn", "rotary", "tiles"} | {name_of(p) for p in MODULES if name_of(p).startswith("demo.")}
     else:
         allowed = ARROWS[name]
     assert {module.removesuffix(".__init__") for module in imports(path)} <= {

@@ -22,8 +22,11 @@ def backend(request):
 
 
 def assert_right(case: Case, backend: str, device: str, unused: float = torch.nan) -> None:
-    for dtype in DTYPES[backend][:2]:
-        typed = dataclasses.replace(case, dtype=dtype)
+    """The case in two dtypes, and in the first one packed in one tensor and with rotary embedding."""
+    packed = dataclasses.replace(case, packed="flat", rotary="position", starts=True, rotate_v=True)
+    first, second = DTYPES[backend][:2]
+    for form, dtype in ((case, first), (case, second), (packed, first)):
+        typed = dataclasses.replace(form, dtype=dtype)
         inputs = make_inputs(typed, device, unused=unused)
         assert compare(typed, inputs, run(typed, inputs, backend), multiplies_in_tf32(backend)) == []
 
@@ -211,18 +214,31 @@ def test_grid_size(spans, shift, device):
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
-def test_programs_are_tiles_times_heads(monkeypatch, device):
-    from blockattn.kernels import triton_backward, triton_forward
+def test_programs_are_at_most_tiles_times_heads(monkeypatch, device):
+    from blockattn.kernels import triton_backward, triton_forward, triton_rotary_backward, triton_rotary_forward
+    from blockattn.kernels.launch import Launcher
 
     launched = {}
-    for module in (triton_forward, triton_backward):
-        monkeypatch.setattr(module, "_launch", lambda programs, *_, name=module.__name__: launched.update({name: programs}))
+
+    class Recorder:
+        def __init__(self, name):
+            self.name = name
+
+        def __getitem__(self, grid):
+            launched[self.name] = grid[0]
+            return lambda *arguments, **options: None
+
+    for module in (triton_forward, triton_backward, triton_rotary_forward, triton_rotary_backward):
+        monkeypatch.setattr(module, "_launch", Launcher(Recorder(module.__name__), module._configure))
     case = Case((34,) * 20, q_heads=8, kv_heads=2, block_size=128, head_dim=256)
-    inputs = make_inputs(case, device)
-    run(case, inputs, "triton")
     per_head = case.total_rows // 128 + 2 * 20 + 2
-    assert 0 < launched[triton_forward.__name__] <= 8 * per_head
-    assert 0 < launched[triton_backward.__name__] <= 2 * per_head
+    for rotary, forward, backward in (
+        ("", triton_forward, triton_backward), ("token", triton_rotary_forward, triton_rotary_backward)
+    ):  # fmt: skip
+        rotated = dataclasses.replace(case, rotary=rotary)
+        run(rotated, make_inputs(rotated, device), "triton")
+        assert 0 < launched[forward.__name__] <= 8 * per_head
+        assert 0 < launched[backward.__name__] <= 2 * per_head
 
 
 @pytest.mark.gpu

@@ -53,12 +53,20 @@ def samples(backend):
         offsets = torch.tensor(bounds, device=DEVICE)
         lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
         tiles = torch.ops.blockattn.build_tiles(offsets, lengths, rows, 32, 5, False)
+        cos, sin = torch.randn(2, 99, 4, device=DEVICE).unbind()
+        starts = torch.arange(len(bounds) - 1, device=DEVICE)
         for return_lse in (False, True):
             yield "build_tiles", (offsets, lengths, rows, 32, 5, True)
-            yield "attention", (*qkv(rows, grad=grad), tiles, 32, return_lse, 0.3, return_lse, backend)
+            rotary = (cos, sin, starts) if return_lse else (None, None, None)
+            options = (4, 2, 32, return_lse, 0.3, return_lse, False, return_lse, False, False, backend)
+            yield "attention", (*qkv(rows, grad=grad), tiles, *rotary, *options)
+            packed = torch.randn(rows, 8 * 16, device=DEVICE, requires_grad=grad)
+            yield "attention", (packed, None, None, tiles, *rotary, *options)
             grad_lse = torch.randn(rows, 4, device=DEVICE) if return_lse else None
             q, k, v = qkv(rows, grad=False)
-            yield "attention_backward", (torch.randn_like(q), grad_lse, q, k, v, tiles, 32, return_lse, 0.3, backend)
+            yield "attention_backward", (torch.randn_like(q), grad_lse, q, k, v, tiles, *rotary, *options)
+            gradients = torch.randn_like(q), grad_lse
+            yield "attention_backward", (*gradients, packed.detach(), None, None, tiles, *rotary, *options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,12 +89,15 @@ def test_no_graph_break_as_the_first_call_of_a_process():
             table = blockattn.TileTable.from_offsets(offsets, total_rows=x.shape[0], block_size=32)
             o, lse = blockattn.block_attention(q, k, v, table, return_lse=True)
             o = blockattn.block_attention(o, k, v, offsets, block_size=32, shift=16, causal=True)
+            rotary = blockattn.RotaryTable(*angles[:, : x.shape[0]], per_token=True)
+            o = o + blockattn.block_attention_packed(x @ w, table, num_heads=2, rotary=rotary)
             return o.square().mean() + lse.mean()
 
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
         torch.manual_seed(0)
         w = torch.randn(32, 96, device="{DEVICE}", requires_grad=True)
+        angles = torch.randn(2, 400, 4, device="{DEVICE}")
         for sizes in ((40, 7, 64), (3, 90), (1, 2, 3, 4), (64,), *[(t, 5) for t in range(2, 20)]):
             lengths = torch.tensor(sizes, device="{DEVICE}")
             x = torch.randn(sum(sizes), 32, device="{DEVICE}", requires_grad=True)

@@ -17,16 +17,17 @@ def expected(offsets, lengths, total_rows, block_size, shift):
     """The lines of a valid table, by walking the rows one sequence at a time."""
     lines, done = [], 0
 
-    def cut(start, stop, first, kind):
+    def cut(start, stop, first, kind, sequence=None):
+        begin = start
         while start < stop:
             end = min(start + first, stop)
-            lines.append([start, end - start, kind])
+            lines.append([start, end - start, kind, *((0, 0) if sequence is None else (start - begin, sequence))])
             start, first = end, block_size
 
     for b, begin in enumerate(offsets[:-1]):
         end = begin + (offsets[b + 1] - begin if lengths is None else lengths[b])
         cut(done, begin, block_size, ZERO)
-        cut(begin, end, shift or block_size, ATTEND)
+        cut(begin, end, shift or block_size, ATTEND, b)
         done = end
     cut(done, total_rows, block_size, ZERO)
     return lines
@@ -68,7 +69,7 @@ def test_table_holds_every_row_once_in_order(builder, batch):
     assert table[: len(lines)].tolist() == lines
     assert (table[len(lines) :, 1] == 0).all()
     sequences = len(offsets) - 1
-    assert table.shape == (tiles_module.capacity(total_rows, sequences, block_size, shift, lengths is not None), 3)
+    assert table.shape == (tiles_module.capacity(total_rows, sequences, block_size, shift, lengths is not None), 5)
     assert table.shape[0] <= total_rows // block_size + (3 if shift else 2) * sequences + 2
 
 
@@ -95,7 +96,7 @@ def test_invalid_contents_poison_every_row(builder, offsets, lengths, total_rows
     table = build(builder, device, offsets, lengths, total_rows, 16, 3)
     assert (table[:, 2] == POISON).all()
     assert (table[:, 1] >= 0).all()
-    rows = [row for start, length, _ in table.tolist() for row in range(start, start + length)]
+    rows = [row for start, length, *_ in table.tolist() for row in range(start, start + length)]
     assert rows == list(range(total_rows))
 
 
@@ -123,4 +124,4 @@ def test_many_sequences_take_several_steps_of_the_scan(device):
 def test_memory_is_linear_in_tiles(device):
     offsets = torch.arange(0, 1024 * 4096, 1024, device=device)
     table = TileTable.from_offsets(offsets, total_rows=1024 * 4095)
-    assert table.tiles.nbytes <= 24 * (1024 * 4095 // 64 + 2 * 4095 + 2)
+    assert table.tiles.nbytes <= 40 * (1024 * 4095 // 64 + 2 * 4095 + 2)

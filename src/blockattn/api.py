@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from . import dispatch, ops, reference
+from .rotary import RotaryTable, Rotation, check_positions
 from .tiles import TileTable
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
@@ -24,6 +25,10 @@ def block_attention(
     shift: int | None = None,
     causal: bool = False,
     scale: float | None = None,
+    rotary: RotaryTable | None = None,
+    interleaved: bool = True,
+    rotate_v: bool = False,
+    start_positions: Tensor | None = None,
     return_lse: bool = False,
     backend: str | None = None,
     check_offsets: bool | None = None,
@@ -46,10 +51,17 @@ def block_attention(
             between 0 and block_size / 2 mix neighbouring blocks.
         causal: a row attends to itself and to the rows before it in its block.
         scale: factor of the scores (default D ** -0.5).
+        rotary: turn the first R channels of q and k by these angles first. The turned tensors are never stored: the
+            backward turns q and k again, and its gradients back, in fp32.
+        interleaved: rotary pairs are channels 2i and 2i + 1; False: i and i + R/2.
+        rotate_v: turn v too (the output is not turned back).
+        start_positions: `[B]` int32 or int64 on q's device, 0 or more: the position of each sequence's first row in a
+            table by position (default 0).
         return_lse: also return the natural logarithm of Σ exp(scale · q kᵀ), differentiable; -inf in unused rows.
         backend: "triton", "torch" or "reference"; default: the fastest that serves the device and dtype.
-        check_offsets: read the contents of offsets and lengths (a table's too) and raise on wrong ones. Default: on the
-            CPU only, since it synchronises a GPU. Unchecked wrong contents make output, lse and gradients NaN.
+        check_offsets: read the contents of offsets, lengths and start_positions (a table's too) and raise on wrong ones.
+            Default: on the CPU only, since it synchronises a GPU. Unchecked wrong offsets or lengths make output, lse and
+            gradients NaN, and a position outside the rotary table the rows of its block.
 
     Returns:
         o `[T, Hq, D]` in q's dtype; with return_lse, (o, lse) with lse `[T, Hq]` fp32. Under autocast q, k and v are cast
@@ -73,35 +85,178 @@ def block_attention(
     _check_tensors(q, k, v)
     _check_options(causal, scale, return_lse, backend)
     table = _table(q, offsets, lengths, block_size, shift, check_offsets)
+    rotation = _check_rotary(q, table, rotary, interleaved, rotate_v, start_positions)
+    return _attend((q, k, v), (q, k, v), table, causal, scale, rotation, return_lse, backend, check_offsets)
+
+
+def block_attention_packed(
+    qkv: Tensor,
+    offsets: Tensor | TileTable,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    lengths: Tensor | None = None,
+    block_size: int | None = None,
+    shift: int | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    rotary: RotaryTable | None = None,
+    interleaved: bool = True,
+    rotate_v: bool = False,
+    start_positions: Tensor | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+    check_offsets: bool | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`block_attention` of one tensor that holds q, k and v, as a projection gives it; its gradient is one tensor too.
+
+    The Triton kernels read q, k and v where they stand, and write their gradients into the places of one tensor.
+
+    Args:
+        qkv: `[T, (Hq + 2 Hk) · D]` or `[T, Hq + 2 Hk, D]`, heads of q, then of k, then of v; or `[T, 3, H, D]`. Any
+            strides whose last one is 1 are read in place.
+        num_heads: Hq.
+        num_kv_heads: Hk, a divisor of Hq (default Hq).
+        offsets, ...: as in `block_attention`.
+
+    Returns:
+        o `[T, Hq, D]`; with return_lse, (o, lse).
+
+    Raises:
+        TypeError, ValueError: as `block_attention`.
+
+    >>> block_attention_packed(torch.randn(70, 8 * 64), torch.tensor([0, 3, 70]), num_heads=4, num_kv_heads=2).shape
+    torch.Size([70, 4, 64])
+    """
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    _check_packed(qkv, num_heads, num_kv_heads)
+    (qkv,) = _autocast(qkv)
+    q, k, v = ops.split_packed(qkv, num_heads, num_kv_heads)
+    _check_tensors(q, k, v)
+    _check_options(causal, scale, return_lse, backend)
+    table = _table(q, offsets, lengths, block_size, shift, check_offsets)
+    rotation = _check_rotary(q, table, rotary, interleaved, rotate_v, start_positions)
+    return _attend((qkv, None, None), (q, k, v), table, causal, scale, rotation, return_lse, backend, check_offsets)
+
+
+def _attend(
+    inputs: tuple, heads: tuple[Tensor, ...], table: TileTable, causal: bool, scale: float | None, rotation: tuple,
+    return_lse: bool, backend: str | None, check_offsets: bool | None,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """Call the operator with inputs (q, k, v) or (qkv, None, None), of which `heads` are the views q, k and v."""
+    q, k, v = heads
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    cos, sin, starts, *options = rotation
+    check = q.device.type == "cpu" if check_offsets is None else check_offsets
     if backend == "reference":
-        outputs = _reference(q, k, v, table, causal, scale)
+        outputs = _reference(q, k, v, table, causal, scale, rotation, check)
     else:
-        outputs = ops.call_attention(q, k, v, table.tiles, table.block_size, causal, scale, return_lse, backend)
+        outputs = ops.call_attention(
+            *inputs, table.tiles, cos, sin, starts, q.shape[1], k.shape[1], table.block_size, causal, scale, return_lse,
+            *options, check, backend,
+        )  # fmt: skip
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, table: TileTable, causal: bool, scale: float) -> list[Tensor]:
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, table: TileTable, causal: bool, scale: float, rotation: tuple, check: bool
+) -> list[Tensor]:
     """o in q's dtype and lse in fp32 by the oracle, which reads offsets on the host; NaN where their contents are wrong."""
     try:
         table.check()
     except ValueError:
         wrong = (k.sum() + v.sum()) * torch.nan
         return [q * wrong, (q.sum(2) * wrong).float()]
+    rotary = {}
+    if rotation[0] is not None:
+        cos, sin, starts, per_token, interleaved, rotate_v = rotation
+        if check and not per_token:
+            check_positions(Rotation(*rotation), table.tiles)
+        rotary = dict(
+            rotary=RotaryTable(cos, sin, per_token=per_token), interleaved=interleaved, rotate_v=rotate_v,
+            start_positions=starts,
+        )  # fmt: skip
     o, lse = reference.block_attention(
         q, k, v, table.offsets, lengths=table.lengths, block_size=table.block_size, shift=table.shift, causal=causal,
-        scale=scale,
+        scale=scale, **rotary,
     )  # fmt: skip
     return [o.to(q.dtype), lse.float()]
 
 
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast to the autocast dtype where autocast is on for the device; fp64 is left alone, as torch does."""
-    device = q.device.type
+    device = tensors[0].device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
-        return q, k, v
+        return tensors
     dtype = torch.get_autocast_dtype(device)
-    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
+def _check_packed(qkv: Tensor, num_heads: int, num_kv_heads: int) -> None:
+    if not isinstance(qkv, Tensor):
+        raise TypeError(f"qkv must be a tensor, got {type(qkv).__name__}")
+    for name, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+            raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}")
+    heads = num_heads + 2 * num_kv_heads
+    if qkv.ndim == 4:
+        fits = qkv.shape[1] == 3 and num_heads == num_kv_heads == qkv.shape[2]
+    else:
+        fits = qkv.ndim == 3 and qkv.shape[1] == heads
+    if not fits and not (qkv.ndim == 2 and qkv.shape[1] % heads == 0):
+        raise ValueError(
+            f"qkv must have shape [T, {heads} * D], [T, {heads}, D] or, where all heads are as many, "
+            f"[T, 3, {num_heads}, D], got {tuple(qkv.shape)}"
+        )
+
+
+_NO_ROTATION = (None, None, None, False, True, False)
+
+
+def _check_rotary(
+    q: Tensor, table: TileTable, rotary: RotaryTable | None, interleaved: bool, rotate_v: bool,
+    start_positions: Tensor | None,
+) -> tuple:  # fmt: skip
+    """cos, sin, start_positions, per_token, interleaved and rotate_v, once they fit q and the table."""
+    if rotary is None:
+        if start_positions is not None or rotate_v:
+            raise ValueError("start_positions and rotate_v are options of rotary, which is None")
+        return _NO_ROTATION
+    if not isinstance(rotary, RotaryTable):
+        raise TypeError(f"rotary must be a RotaryTable or None, got {type(rotary).__name__}")
+    for name, value in (("interleaved", interleaved), ("rotate_v", rotate_v)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+    cos = rotary.cos
+    if cos.device != q.device:
+        raise ValueError(f"rotary must be on q's device {q.device}, got {cos.device}")
+    if rotary.dim > q.shape[2]:
+        raise ValueError(f"rotary must turn at most the {q.shape[2]} channels of q, got R = {rotary.dim}")
+    if rotary.per_token and cos.shape[0] != q.shape[0]:
+        raise ValueError(f"rotary must hold a line for each of q's {q.shape[0]} rows, got {cos.shape[0]}")
+    if start_positions is not None:
+        _check_start_positions(q, table, rotary, start_positions)
+    cos, sin = (x if x.stride(1) == 1 else x.contiguous() for x in (cos, rotary.sin))
+    start_positions = None if start_positions is None else start_positions.contiguous()
+    return cos, sin, start_positions, rotary.per_token, interleaved, rotate_v
+
+
+def _check_start_positions(q: Tensor, table: TileTable, rotary: RotaryTable, start_positions: Tensor) -> None:
+    if rotary.per_token:
+        raise ValueError("start_positions belong to a rotary table by position, got a table per token")
+    if not isinstance(start_positions, Tensor):
+        raise TypeError(f"start_positions must be a tensor, got {type(start_positions).__name__}")
+    if start_positions.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"start_positions must be int32 or int64, got {start_positions.dtype}")
+    sequences = table.offsets.shape[0] - 1
+    if tuple(start_positions.shape) != (sequences,):
+        raise ValueError(f"start_positions must have shape [{sequences}], got {tuple(start_positions.shape)}")
+    if start_positions.device != q.device:
+        raise ValueError(f"start_positions must be on q's device {q.device}, got {start_positions.device}")
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

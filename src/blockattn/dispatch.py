@@ -49,9 +49,9 @@ def resolve(backend: str | None, device: torch.device, dtype: torch.dtype) -> st
 
 
 @functools.cache
-def kernels(backend: str, direction: str) -> ModuleType:
-    """The module that computes `direction` ("forward" or "backward") for a backend."""
-    name = "torch_backend" if backend == "torch" else f"kernels.{backend}_{direction}"
+def kernels(backend: str, direction: str, rotary: bool) -> ModuleType:
+    """The module that computes `direction` ("forward" or "backward") for a backend, with rotary embedding or without."""
+    name = "torch_backend" if backend == "torch" else f"kernels.{backend}_{'rotary_' * rotary}{direction}"
     return importlib.import_module(f".{name}", __package__)
 
 

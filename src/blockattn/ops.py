@@ -1,17 +1,19 @@
 """The torch operators: schemas, fake shapes, autograd, and FLOP formulas.
 
     blockattn::build_tiles          offsets, lengths → the tile table
-    blockattn::attention            q, k, v, tiles → [o] or [o, lse]
-    blockattn::attention_backward   do, dlse, q, k, v, tiles → dq, dk, dv
+    blockattn::attention            q, k, v, tiles, rotary table → [o] or [o, lse]
+    blockattn::attention_backward   do, dlse, q, k, v, tiles, rotary table → [dq, dk, dv] or [dqkv]
 
+q without k and v is the packed form: its heads are q_heads of q, then kv_heads of k, then of v.
 Arguments are checked by `blockattn.api`; here they are trusted, except that a named backend is refused where it cannot
-serve. The forward keeps q, k, v and the table, nothing else. Operators are registered with `torch.library.Library`
-because `custom_op` costs three times the host time, and importing this module imports neither triton nor a GPU driver.
+serve. The forward keeps its inputs, nothing else. Operators are registered with `torch.library.Library` because `custom_op`
+costs three times the host time, and importing this module imports neither triton nor a GPU driver.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,25 +21,51 @@ from torch.autograd import forward_ad
 
 from . import dispatch
 from . import tiles as _tiles
+from .rotary import Rotation, check_positions
 
 _library = torch.library.Library("blockattn", "DEF")
 _library.define(
     "build_tiles(Tensor offsets, Tensor? lengths, SymInt total_rows, int block_size, int shift, bool check) -> Tensor"
 )
-_library.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor tiles, int block_size, bool causal, float scale, bool return_lse, "
-    "str? backend) -> Tensor[]"
+_INPUTS = (
+    "Tensor q, Tensor? k, Tensor? v, Tensor tiles, Tensor? cos, Tensor? sin, Tensor? start_positions, "
+    "SymInt q_heads, SymInt kv_heads, int block_size, bool causal, float scale, bool return_lse, bool per_token, "
+    "bool interleaved, bool rotate_v, bool check_positions, str? backend"
 )
-_library.define(
-    "attention_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor tiles, int block_size, "
-    "bool causal, float scale, str? backend) -> (Tensor, Tensor, Tensor)"
-)
+_library.define(f"attention({_INPUTS}) -> Tensor[]")
+_library.define(f"attention_backward(Tensor grad_o, Tensor? grad_lse, {_INPUTS}) -> Tensor[]")
 
 
 build_tiles = torch.ops.blockattn.build_tiles.default
 attention = torch.ops.blockattn.attention.default
 attention_backward = torch.ops.blockattn.attention_backward.default
 _PLAIN = (Tensor, torch.nn.Parameter)  # tensors that no subclass or dispatch mode looks after
+_TENSORS = 7  # q, k, v, tiles, cos, sin and start_positions come first
+
+
+class Options(NamedTuple):
+    """The arguments of `attention` and `attention_backward` after their tensors."""
+
+    q_heads: int
+    kv_heads: int
+    block_size: int
+    causal: bool
+    scale: float
+    return_lse: bool
+    per_token: bool
+    interleaved: bool
+    rotate_v: bool
+    check_positions: bool
+    backend: str | None
+
+
+def split_packed(qkv: Tensor, q_heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as views of `[T, (Hq + 2 Hk) · D]`, `[T, Hq + 2 Hk, D]` or `[T, 3, H, D]`."""
+    if qkv.ndim == 4:
+        return qkv.unbind(1)
+    if qkv.ndim == 2:
+        qkv = qkv.unflatten(1, (q_heads + 2 * kv_heads, -1))
+    return qkv.split([q_heads, kv_heads, kv_heads], 1)
 
 
 def _build_tiles(
@@ -51,19 +79,42 @@ def _build_tiles(
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
-    backend: str | None,
+    q: Tensor, k: Tensor | None, v: Tensor | None, tiles: Tensor, cos: Tensor | None, sin: Tensor | None,
+    start_positions: Tensor | None, *options,
 ) -> list[Tensor]:  # fmt: skip
-    module = dispatch.kernels(dispatch.resolve(backend, q.device, q.dtype), "forward")
-    return module.forward(q, k, v, tiles, block_size, causal, scale, return_lse)
+    given = Options(*options)
+    if k is None:
+        q, k, v = split_packed(q, given.q_heads, given.kv_heads)
+    rotation = _rotation(cos, sin, start_positions, given)
+    if rotation is not None and given.check_positions and not given.per_token:
+        check_positions(rotation, tiles)
+    backend = dispatch.resolve(given.backend, q.device, q.dtype)
+    module = dispatch.kernels(backend, "forward", rotation is not None)
+    return module.forward(q, k, v, tiles, given.block_size, given.causal, given.scale, given.return_lse, rotation)
 
 
 def _attention_backward(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int,
-    causal: bool, scale: float, backend: str | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    module = dispatch.kernels(dispatch.resolve(backend, q.device, q.dtype), "backward")
-    return module.backward(grad_o, grad_lse, q, k, v, tiles, block_size, causal, scale)
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor | None, v: Tensor | None, tiles: Tensor,
+    cos: Tensor | None, sin: Tensor | None, start_positions: Tensor | None, *options,
+) -> list[Tensor]:  # fmt: skip
+    given = Options(*options)
+    outputs = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v) if x is not None]
+    gradients = outputs
+    if k is None:
+        q, k, v = split_packed(q, given.q_heads, given.kv_heads)
+        gradients = split_packed(outputs[0], given.q_heads, given.kv_heads)
+    rotation = _rotation(cos, sin, start_positions, given)
+    module = dispatch.kernels(dispatch.resolve(given.backend, q.device, q.dtype), "backward", rotation is not None)
+    module.backward(
+        grad_o, grad_lse, q, k, v, tiles, given.block_size, given.causal, given.scale, rotation, tuple(gradients)
+    )
+    return outputs
+
+
+def _rotation(cos: Tensor | None, sin: Tensor | None, start_positions: Tensor | None, given: Options) -> Rotation | None:
+    if cos is None:
+        return None
+    return Rotation(cos, sin, start_positions, given.per_token, given.interleaved, given.rotate_v)
 
 
 _library.impl("build_tiles", _build_tiles, "CompositeExplicitAutograd")
@@ -74,31 +125,34 @@ _library.impl("attention_backward", _attention_backward, "CompositeExplicitAutog
 @torch.library.register_fake("blockattn::build_tiles", lib=_library)
 def _(offsets, lengths, total_rows, block_size, shift, check):
     slots = _tiles.capacity(total_rows, offsets.shape[0] - 1, block_size, shift, lengths is not None)
-    return offsets.new_empty((slots, 3), dtype=torch.int64)
+    return offsets.new_empty((slots, _tiles.COLUMNS), dtype=torch.int64)
 
 
 @torch.library.register_fake("blockattn::attention", lib=_library)
-def _(q, k, v, tiles, block_size, causal, scale, return_lse, backend):
-    o = q.new_empty(q.shape)
-    return [o, q.new_empty(q.shape[:2], dtype=torch.float32)] if return_lse else [o]
+def _(q, k, v, tiles, cos, sin, start_positions, *options):
+    given = Options(*options)
+    shape = (q if k is not None else split_packed(q, given.q_heads, given.kv_heads)[0]).shape
+    o = q.new_empty(shape)
+    return [o, q.new_empty(shape[:2], dtype=torch.float32)] if given.return_lse else [o]
 
 
 @torch.library.register_fake("blockattn::attention_backward", lib=_library)
-def _(grad_o, grad_lse, q, k, v, tiles, block_size, causal, scale, backend):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _(grad_o, grad_lse, q, k, v, *others):
+    return [x.new_empty(x.shape) for x in (q, k, v) if x is not None]
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, q, k, v, tiles, block_size, causal, scale, return_lse, backend):
-        ctx.save_for_backward(q, k, v, tiles)
-        ctx.options = (block_size, causal, scale, backend)
-        return tuple(run(q, k, v, tiles, block_size, causal, scale, return_lse, backend))
+    def forward(ctx, run, *arguments):
+        ctx.save_for_backward(*arguments[:_TENSORS])
+        ctx.options = arguments[_TENSORS:]
+        return tuple(run(*arguments))
 
     @staticmethod
     def backward(ctx, grad_o, grad_lse=None):
         gradients = attention_backward(grad_o, grad_lse, *ctx.saved_tensors, *ctx.options)
-        return None, *gradients, None, None, None, None, None, None
+        nothing = (None,) * (_TENSORS + len(ctx.options) - len(gradients))
+        return None, *gradients, *nothing
 
 
 class _AttentionBackward(torch.autograd.Function):
@@ -106,7 +160,7 @@ class _AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *arguments):
-        return _backward_below_autograd(*arguments)
+        return tuple(_backward_below_autograd(*arguments))
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -119,7 +173,8 @@ def _differentiable(run, *arguments):
     Forward mode is recorded too, so that it raises instead of losing its tangents.
     """
     q, k, v = arguments[:3]
-    reverse = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
+    requires_grad = q.requires_grad or (k is not None and (k.requires_grad or v.requires_grad))
+    reverse = requires_grad and torch.is_grad_enabled()
     if reverse or forward_ad._current_level >= 0:
         return list(_Attention.apply(run, *arguments))
     return run(*arguments)
@@ -141,7 +196,7 @@ def _attention_autograd(*arguments):
 
 def _attention_backward_autograd(*arguments):
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
-        return _AttentionBackward.apply(*arguments)
+        return list(_AttentionBackward.apply(*arguments))
     return _backward_below_autograd(*arguments)
 
 
@@ -164,23 +219,22 @@ def call_attention(*arguments) -> list[Tensor]:
         or torch.autograd._profiler_enabled()
     ):
         return attention(*arguments)
-    for x in arguments[:4]:
-        if type(x) not in _PLAIN or x.is_neg() or x.is_meta:
+    for x in arguments[:_TENSORS]:
+        if x is not None and (type(x) not in _PLAIN or x.is_neg() or x.is_meta):
             return attention(*arguments)
     return _differentiable(_attention, *arguments)
 
 
-def _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs) -> int:
+def _forward_flops(q_shape, k_shape, v_shape, *others, **_kwargs) -> int:
     """Two products of every row with a whole block: an upper bound, since the last block of a sequence may be shorter."""
-    total_rows, heads, head_dim = q_shape
-    return 2 * 2 * total_rows * block_size * heads * head_dim
+    q_heads, kv_heads, block_size = others[_TENSORS - 3 : _TENSORS]
+    head_dim = q_shape[-1] if len(q_shape) > 2 else q_shape[1] // (q_heads + 2 * kv_heads)
+    return 2 * 2 * q_shape[0] * block_size * q_heads * head_dim
 
 
-def _backward_flops(
-    grad_o_shape, grad_lse_shape, q_shape, k_shape, v_shape, tiles_shape, block_size, *_args, **_kwargs
-) -> int:
+def _backward_flops(grad_o_shape, grad_lse_shape, *others, **_kwargs) -> int:
     """Five products for the forward's two; the scores are recomputed."""
-    return _forward_flops(q_shape, k_shape, v_shape, tiles_shape, block_size) * 5 // 2
+    return _forward_flops(*others) * 5 // 2
 
 
 _FORMULAS = {torch.ops.blockattn.attention: _forward_flops, torch.ops.blockattn.attention_backward: _backward_flops}

@@ -23,11 +23,16 @@ def block_attention(
     shift: int = 0,
     causal: bool = False,
     scale: float | None = None,
+    rotary=None,
+    interleaved: bool = True,
+    rotate_v: bool = False,
+    start_positions: Tensor | None = None,
     compute_dtype: torch.dtype = torch.float64,
     matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
 ) -> tuple[Tensor, Tensor]:
     """o `[T, Hq, D]` and lse `[T, Hq]`, both in compute_dtype; arguments as `blockattn.block_attention`.
 
+    Rotation is a product of complex numbers, in fp32 or fp64, rounded to compute_dtype.
     `matmul` multiplies the matrices, for tests of other roundings.
     """
     total_rows, q_heads, head_dim = q.shape
@@ -47,13 +52,35 @@ def block_attention(
             stop = min(stop, end)
             skip_to(start)
             rows = slice(start, stop)
-            o, lse = _attend(*(x[rows].to(compute_dtype) for x in (q, k, v)), group, scale, causal, matmul)
+            block = [x[rows] for x in (q, k, v)]
+            if rotary is not None:
+                first = start if rotary.per_token else start - begin
+                if start_positions is not None:
+                    first += int(start_positions[b])
+                angles = slice(first, first + stop - start)
+                turned = 3 if rotate_v else 2
+                block[:turned] = [
+                    _rotate(x, rotary.cos[angles], rotary.sin[angles], interleaved, compute_dtype) for x in block[:turned]
+                ]
+            o, lse = _attend(*(x.to(compute_dtype) for x in block), group, scale, causal, matmul)
             o_parts.append(o)
             lse_parts.append(lse)
             done, start, stop = stop, stop, stop + block_size
     skip_to(total_rows)
     graph = sum(x[:0].sum() for x in (q, k, v)).to(compute_dtype)  # 0, so that a batch without blocks has gradients too
     return torch.cat(o_parts) + graph, torch.cat(lse_parts) + graph
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, dtype: torch.dtype) -> Tensor:
+    """x `[n, H, D]` with pairs as complex numbers times cos + i sin `[n, R/2]`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    half = cos.shape[1]
+    turn = torch.complex(cos.to(wide), sin.to(wide))[:, None]
+    pairs, rest = x[..., : 2 * half].to(wide), x[..., 2 * half :].to(wide)
+    pairs = pairs.unflatten(-1, (half, 2)) if interleaved else pairs.unflatten(-1, (2, half)).transpose(-1, -2)
+    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
+    turned = turned if interleaved else turned.transpose(-1, -2)
+    return torch.cat([turned.flatten(-2), rest], -1).to(dtype)
 
 
 def _attend(

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .api import block_attention
+from .api import block_attention, block_attention_packed
+from .rotary import RotaryTable, turn
 
 RESULTS = ("o", "lse", "dq", "dk", "dv")
 LAYOUTS = ("contiguous", "packed", "heads_first", "odd_rows", "mixed")
@@ -29,7 +30,10 @@ class Case:
     """A jagged batch and the options of a call.
 
     spans: rows of each sequence; used: how many of them are used (None: all); before, after: rows outside every sequence;
-    layout: how q, k and v lie in memory (LAYOUTS); grad_layout: "contiguous", "packed" or "expanded" (stride 0).
+    layout: how q, k and v lie in memory (LAYOUTS); grad_layout: "contiguous", "packed" or "expanded" (stride 0). rotary: ""
+    for none, "token" or "position", for a table of table_dtype that turns dim channels (0: all); starts: whether sequences
+    have start positions. packed: "" or the shape of one tensor, "flat" `[T, heads · D]`, "heads" `[T, heads, D]` or "three"
+    `[T, 3, H, D]`, which then lies as grad_layout says.
     """
 
     spans: tuple[int, ...]
@@ -46,6 +50,13 @@ class Case:
     dtype: torch.dtype = torch.float32
     layout: str = "contiguous"
     grad_layout: str = "contiguous"
+    rotary: str = ""
+    dim: int = 0
+    interleaved: bool = True
+    rotate_v: bool = False
+    starts: bool = False
+    table_dtype: torch.dtype = torch.float32
+    packed: str = ""
 
     def __str__(self) -> str:
         parts = ["x".join(map(str, self.spans[:6])) + ("..." if len(self.spans) > 6 else "") or "empty"]
@@ -78,7 +89,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """q, k, v (leaves that require grad), the gradients of o and lse, offsets and lengths."""
+    """q, k, v (leaves that require grad), the gradients of o and lse, offsets, lengths, and the rotary table if any."""
 
     q: Tensor
     k: Tensor
@@ -87,6 +98,15 @@ class Inputs:
     grad_lse: Tensor
     offsets: Tensor
     lengths: Tensor | None
+    rotary: RotaryTable | None = None
+    start_positions: Tensor | None = None
+
+    def rotary_options(self, case: Case) -> dict:
+        """The rotary arguments of a call."""
+        if self.rotary is None:
+            return {}
+        options = dict(interleaved=case.interleaved, rotate_v=case.rotate_v, start_positions=self.start_positions)
+        return dict(rotary=self.rotary, **options)
 
 
 def make_inputs(case: Case, device: torch.device | str = "cpu", seed: int = 0, unused: float = torch.nan) -> Inputs:
@@ -106,7 +126,21 @@ def make_inputs(case: Case, device: torch.device | str = "cpu", seed: int = 0, u
         grad_o = place([normal(case.q_heads, case.head_dim).to(device, case.dtype)], case.grad_layout)[0]
     grad_lse = normal(case.q_heads).to(device)
     leaves = (x.detach().requires_grad_() for x in (q, k, v))
-    return Inputs(*leaves, grad_o, grad_lse, case.offsets(device), case.lengths(device))
+    rotary, starts = _make_rotary(case, device, generator)
+    return Inputs(*leaves, grad_o, grad_lse, case.offsets(device), case.lengths(device), rotary, starts)
+
+
+def _make_rotary(case: Case, device: torch.device | str, generator) -> tuple[RotaryTable | None, Tensor | None]:
+    """A table of random angles, its cosine and sine as views of one tensor, and start positions up to 100."""
+    if not case.rotary:
+        return None, None
+    starts = torch.randint(0, 100, (len(case.spans),), generator=generator) if case.starts else None
+    lines = case.total_rows if case.rotary == "token" else max([1, *case.spans]) + (100 if case.starts else 0)
+    half = (case.dim or case.head_dim) // 2
+    angles = torch.rand(lines, half, generator=generator, dtype=torch.float64) * 6.3
+    table = torch.cat([angles.sin(), angles.cos()], 1).to(device, case.table_dtype)
+    sin, cos = table.chunk(2, 1)
+    return RotaryTable(cos, sin, per_token=case.rotary == "token"), None if starts is None else starts.to(device)
 
 
 def place(tensors: list[Tensor], layout: str) -> list[Tensor]:
@@ -130,14 +164,31 @@ def place(tensors: list[Tensor], layout: str) -> list[Tensor]:
 
 def run(case: Case, inputs: Inputs, backend: str | None, table=None, with_lse: bool = True) -> dict[str, Tensor]:
     """o, lse, dq, dk and dv of a backend."""
-    leaves = [x.detach().requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
-    cut = dict(lengths=inputs.lengths, block_size=case.block_size, shift=case.shift) if table is None else {}
-    o, lse = block_attention(
-        *leaves, inputs.offsets if table is None else table, causal=case.causal, scale=case.scale, return_lse=True,
-        backend=backend, **cut,
-    )  # fmt: skip
+    options = dict(lengths=inputs.lengths, block_size=case.block_size, shift=case.shift) if table is None else {}
+    options |= dict(causal=case.causal, scale=case.scale, return_lse=True, backend=backend)
+    options |= inputs.rotary_options(case)
+    index = inputs.offsets if table is None else table
+    if case.packed:
+        leaves = [pack(case, [x.detach() for x in (inputs.q, inputs.k, inputs.v)]).requires_grad_()]
+        o, lse = block_attention_packed(leaves[0], index, num_heads=case.q_heads, num_kv_heads=case.kv_heads, **options)
+    else:
+        leaves = [x.detach().requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
+        o, lse = block_attention(*leaves, index, **options)
     outputs, weights = ([o, lse], [inputs.grad_o, inputs.grad_lse]) if with_lse else ([o], [inputs.grad_o])
-    return dict(zip(RESULTS, (o.detach(), lse.detach(), *torch.autograd.grad(outputs, leaves, weights)), strict=True))
+    gradients = torch.autograd.grad(outputs, leaves, weights)
+    if case.packed:
+        gradient = gradients[0].reshape(case.total_rows, case.q_heads + 2 * case.kv_heads, case.head_dim)
+        gradients = gradient.split([case.q_heads, case.kv_heads, case.kv_heads], 1)
+    return dict(zip(RESULTS, (o.detach(), lse.detach(), *gradients), strict=True))
+
+
+def pack(case: Case, tensors: list[Tensor]) -> Tensor:
+    """q, k and v as one tensor of the case's packed shape; a view of wider rows unless grad_layout is "contiguous"."""
+    qkv = torch.cat(tensors, 1)
+    if case.grad_layout != "contiguous":
+        qkv = torch.cat([qkv, torch.full_like(qkv[:, :1], torch.nan)], 1)[:, :-1]
+    shapes = {"flat": (-1,), "heads": (-1, case.head_dim), "three": (3, case.q_heads, case.head_dim)}
+    return qkv.flatten(1).unflatten(1, shapes[case.packed]) if case.packed != "heads" else qkv
 
 
 def oracle(
@@ -147,8 +198,9 @@ def oracle(
     used = case.used_rows(inputs.q.device)[:, None, None]
     leaves = [x.detach().where(used, 0).to(compute_dtype).requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
     o, lse = reference.block_attention(
-        *leaves, inputs.offsets, lengths=inputs.lengths, compute_dtype=compute_dtype, matmul=matmul, **case.options()
-    )
+        *leaves, inputs.offsets, lengths=inputs.lengths, compute_dtype=compute_dtype, matmul=matmul, **case.options(),
+        **inputs.rotary_options(case),
+    )  # fmt: skip
     loss = (o * inputs.grad_o.where(used, 0).to(compute_dtype)).sum(dtype=torch.float64)
     if with_lse:
         used_lse = lse.where(used[..., 0], 0).double()
@@ -186,15 +238,41 @@ def uncancelled(case: Case, inputs: Inputs, with_lse: bool = True) -> dict[str, 
         for x in (inputs.q, inputs.grad_lse, inputs.q, inputs.k, inputs.v)
     ]
     numbers = _tile_numbers(case).to(device)
+    angles = _angles(case, inputs)
     for number in numbers.unique().tolist():
         if number < 0:
             continue
         rows = (numbers == number).nonzero().squeeze(1)
         tensors = (inputs.q, inputs.k, inputs.v, inputs.grad_o, inputs.grad_lse[..., None] * with_lse)
         tile = [x.detach()[rows].double().transpose(0, 1) for x in tensors]
-        for size, value in zip(sizes, _uncancelled_tile(case, *tile), strict=True):
+        turned = 0 if angles is None else 3 if case.rotate_v else 2
+        cos_sin = [x[rows] for x in angles] if turned else ()
+        tile[:turned] = [turn(x, *cos_sin, case.interleaved) for x in tile[:turned]]
+        values = list(_uncancelled_tile(case, *tile))
+        for i in range(2, 2 + turned):
+            values[i] = _turned_size(values[i], *cos_sin, case.interleaved)
+        for size, value in zip(sizes, values, strict=True):
             size[rows] = value.transpose(0, 1)
     return dict(zip(RESULTS, sizes, strict=True))
+
+
+def _angles(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+    """Cosine and sine `[T, R/2]` in fp64 of each row; those of rows outside sequences are not used."""
+    if inputs.rotary is None:
+        return None
+    lines = torch.arange(case.total_rows)
+    if case.rotary == "position":
+        for b, (begin, rows) in enumerate(zip(case.offsets("cpu").tolist(), case.spans, strict=False)):
+            first = 0 if inputs.start_positions is None else int(inputs.start_positions[b])
+            lines[begin : begin + rows] = torch.arange(first, first + rows)
+        lines.clamp_(max=inputs.rotary.cos.shape[0] - 1)
+    return tuple(x[lines.to(x.device)].double() for x in (inputs.rotary.cos, inputs.rotary.sin))
+
+
+def _turned_size(size: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Σ of absolute terms of a rotation, either way."""
+    cos, sin = cos.abs(), sin.abs()
+    return torch.maximum(turn(size, cos, sin, interleaved), turn(size, cos, -sin, interleaved))
 
 
 def _uncancelled_tile(case: Case, q: Tensor, k: Tensor, v: Tensor, do: Tensor, dlse: Tensor) -> tuple[Tensor, ...]:

@@ -2,10 +2,11 @@
 
 Every row of a jagged batch belongs to one piece: the used rows of a sequence, or the gap before, between and after them.
 Each piece is cut into tiles of at most `block_size` rows, in row order, and the table holds one line a tile:
-`(start, length, kind)`. ATTEND tiles are computed, ZERO tiles (rows that no sequence uses) are filled with zeros. A table
-made from invalid contents holds POISON tiles that cover every row, so that a kernel fills everything with NaN and never
-follows a wrong offset. Slots past the last tile have length 0. `build` is the torch form, `kernels/triton_tiles.py` the
-same table by two kernels.
+`(start, length, kind, position, sequence)`. The last two are the place of the first row in its sequence and the sequence's
+number, 0 outside sequences. ATTEND tiles are computed, ZERO tiles (rows that no sequence uses) are filled with zeros. A
+table made from invalid contents holds POISON tiles that cover every row, so that a kernel fills everything with NaN and
+never follows a wrong offset. Slots past the last tile have length 0. `build` is the torch form, `kernels/triton_tiles.py`
+the same table by two kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 ATTEND, ZERO, POISON = 0, 1, 2
+COLUMNS = 5
 BLOCK_SIZES = (16, 32, 64, 128)
 
 
@@ -32,7 +34,7 @@ def lead_rows(block_size: int, shift: int) -> int:
 
 
 def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: int, shift: int) -> Tensor:
-    """The tile table `[capacity, 3]` int64 of columns start, length, kind, with torch operations on offsets' device."""
+    """The tile table `[capacity, 5]` int64, a line for each tile, with torch operations on offsets' device."""
     offsets = offsets.long()
     begins = offsets[:-1]
     used = offsets.diff() if lengths is None else lengths.long()
@@ -58,9 +60,11 @@ def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: 
     first = (slots - ends[piece] + counts[piece]) * block_size - leads[piece]
     low = first.clamp(min=0)
     high = torch.minimum(first + block_size, rows[piece])
-    attend = torch.stack([starts[piece] + low, (high - low).clamp(min=0), kinds[piece]], 1)
-    low = slots * block_size
-    poison = torch.stack([low, (total_rows - low).clamp(0, block_size), torch.full_like(low, POISON)], 1)
+    in_sequence = kinds[piece] == ATTEND
+    place = [low.where(in_sequence, 0), (piece // 2).where(in_sequence, 0)]
+    attend = torch.stack([starts[piece] + low, (high - low).clamp(min=0), kinds[piece], *place], 1)
+    low, none = slots * block_size, torch.zeros_like(slots)
+    poison = torch.stack([low, (total_rows - low).clamp(0, block_size), torch.full_like(low, POISON), none, none], 1)
     return torch.where(valid, attend, poison)
 
 
@@ -82,7 +86,7 @@ def check_contents(offsets: Tensor, lengths: Tensor | None, total_rows: int) -> 
 class TileTable:
     """A batch cut into tiles, made once on its device and used by every layer and by the backward in place of offsets.
 
-    Make it with `from_offsets`. `tiles` is `[N, 3]` int64 (start, length, kind; see this module); the other fields are the
+    Make it with `from_offsets`. `tiles` is `[N, 5]` int64 (see this module); the other fields are the
     arguments that it was made from, kept and not copied. One made under inference_mode serves inference only.
     """
 
@@ -121,7 +125,7 @@ class TileTable:
 
         >>> table = TileTable.from_offsets(torch.tensor([0, 3, 70]), total_rows=70)
         >>> table.tiles[:3].tolist()
-        [[0, 3, 0], [3, 64, 0], [67, 3, 0]]
+        [[0, 3, 0, 0, 0], [3, 64, 0, 0, 1], [67, 3, 0, 64, 1]]
         """
         _check_index_tensor("offsets", offsets, "B + 1")
         if offsets.shape[0] < 1:

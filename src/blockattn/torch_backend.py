@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from .rotary import Rotation, beyond_table, table_rows, turn
 from .tiles import ATTEND, POISON
 
 _SCORES_AT_ONCE = {"cpu": 1 << 18}
@@ -25,11 +26,16 @@ class _Group:
     """Tiles that are computed together: which rows they hold, which of those are padding, and who sees whom.
 
     `rows [n · block]` names each tile's rows, T (one past the last) for padding; `bias` is 0 where a key is seen, -inf
-    elsewhere, and broadcasts to `[n, H, block, block]`; None where all see all.
+    elsewhere, and broadcasts to `[n, H, block, block]`; None where all see all. `lines [n]` is the rotary table's line for
+    each tile's first row, and `beyond [n]` tells the tiles that the table does not hold.
     """
 
-    def __init__(self, starts: Tensor, lengths: Tensor, total_rows: int, block_size: int, causal: bool, padded: bool):
+    def __init__(
+        self, starts: Tensor, lengths: Tensor, lines: Tensor, beyond: Tensor, total_rows: int, block_size: int,
+        causal: bool, padded: bool,
+    ):  # fmt: skip
         place = torch.arange(block_size, device=starts.device)
+        self.lines, self.beyond = lines[:, None] + place, beyond
         self.shape = (starts.shape[0], block_size)
         self.rows = (starts[:, None] + place).flatten()
         self.inside = None
@@ -62,8 +68,18 @@ class _Group:
                 tiles = tiles.where(self.inside[:, None, None], 0)
         return tiles.unflatten(0, self.shape).transpose(1, 2)
 
+    def turned(self, tiles: Tensor, rotation: Rotation | None, back: bool = False) -> Tensor:
+        """Tiles `[n, H, block, D]` turned by the table, or back, computed and given in fp32 (fp64 for fp64)."""
+        if rotation is None:
+            return tiles
+        lines = self.lines.clamp(0, max(0, rotation.cos.shape[0] - 1))
+        cos, sin = rotation.cos[lines][:, None], rotation.sin[lines][:, None]
+        return turn(_wide(tiles), cos, -sin if back else sin, rotation.interleaved)
+
     def scatter(self, tiles: Tensor, out: Tensor) -> None:
         """Write `[n, H, block, ...]` to rows of out `[T + 1, H, ...]`, whose last row takes the padding."""
+        if self.beyond is not None:
+            tiles = tiles.masked_fill(self.beyond.view(-1, *[1] * (tiles.ndim - 1)), torch.nan)
         out.index_copy_(0, self.rows, tiles.transpose(1, 2).flatten(0, 1).to(out.dtype))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -77,19 +93,23 @@ class _Group:
         return s if self.bias is None else s.add_(self.bias)
 
 
-def _groups(tiles: Tensor, heads: int, total_rows: int, block_size: int, causal: bool) -> Iterator[_Group]:
-    starts, lengths, kinds = tiles.unbind(1)
+def _groups(
+    tiles: Tensor, heads: int, total_rows: int, block_size: int, causal: bool, rotation: Rotation | None
+) -> Iterator[_Group]:
+    starts, lengths, kinds, *_ = tiles.unbind(1)
     lengths = lengths.where(kinds == ATTEND, 0)
-    subsets = [(starts, lengths, True)]
+    lines = starts if rotation is None else table_rows(rotation, tiles)
+    beyond = None if rotation is None or rotation.per_token else beyond_table(rotation, tiles)
+    subsets = [(slice(None), True)]
     if tiles.device.type == "cpu":
-        full, short = lengths == block_size, (lengths > 0) & (lengths < block_size)
-        subsets = [(starts[full], lengths[full], False), (starts[short], lengths[short], True)]
+        subsets = [(lengths == block_size, False), ((lengths > 0) & (lengths < block_size), True)]
     most_scores = _SCORES_AT_ONCE.get(tiles.device.type, _SCORES_AT_ONCE_ELSEWHERE)
     at_once = max(1, most_scores // (heads * block_size**2))
-    for some_starts, some_lengths, padded in subsets if total_rows else ():
-        for part in zip(some_starts.split(at_once), some_lengths.split(at_once), strict=True):
-            if len(part[0]):
-                yield _Group(*part, total_rows, block_size, causal, padded)
+    for subset, padded in subsets if total_rows else ():
+        columns = [None if x is None else x[subset] for x in (starts, lengths, lines, beyond)]
+        for first in range(0, len(columns[0]), at_once):
+            part = [None if x is None else x[first : first + at_once] for x in columns]
+            yield _Group(*part, total_rows, block_size, causal, padded)
 
 
 def _finish(out: Tensor, tiles: Tensor) -> Tensor:
@@ -113,15 +133,16 @@ def _as_given(function: Callable) -> Callable:
 
 @_as_given
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
-) -> list[Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
+    rotation: Rotation | None,
+) -> list[Tensor]:  # fmt: skip
     """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
     total_rows, heads, _ = q.shape
     outputs = [q.new_zeros((total_rows + 1, *q.shape[1:]))]
     if return_lse:
         outputs.append(q.new_full((total_rows + 1, heads), -torch.inf, dtype=torch.float32))
-    for group in _groups(tiles, heads, total_rows, block_size, causal):
-        tile_q, tile_k, tile_v = (group.gather(x) for x in (q, k, v))
+    for group in _groups(tiles, heads, total_rows, block_size, causal, rotation):
+        tile_q, tile_k, tile_v = (x.to(q.dtype) for x in _turned_inputs(group, q, k, v, rotation))
         group.scatter(group.attend(tile_q, tile_k, tile_v, scale), outputs[0])
         if return_lse:
             wide_q, wide_k = _widened(tile_q, tile_k)
@@ -131,32 +152,46 @@ def forward(
 
 @_as_given
 def backward(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor,
-    block_size: int, causal: bool, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, contiguous, in their inputs' dtype; see `blockattn.ops`."""
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool,
+    scale: float, rotation: Rotation | None, gradients: tuple[Tensor, Tensor, Tensor],
+) -> None:  # fmt: skip
+    """Write dq `[T, Hq, D]`, dk and dv `[T, Hk, D]` in their inputs' dtype; see `blockattn.ops`."""
     total_rows, heads, _ = q.shape
-    dq, dk, dv = (x.new_zeros((total_rows + 1, *x.shape[1:])) for x in (q, k, v))
-    for group in _groups(tiles, heads, total_rows, block_size, causal):
-        tile_do, tile_q, tile_k, tile_v = _widened(*(group.gather(x) for x in (do, q, k, v)))
+    dq, dk, dv = padded = [x.new_zeros((total_rows + 1, *x.shape[1:])) for x in (q, k, v)]
+    v_rotation = rotation if rotation is not None and rotation.rotate_v else None
+    for group in _groups(tiles, heads, total_rows, block_size, causal, rotation):
+        inputs = _turned_inputs(group, q, k, v, rotation)
+        tile_do, tile_q, tile_k, tile_v = _widened(group.gather(do), *inputs)
         p = group.scores(tile_q, tile_k, scale).softmax(-1)
         dp = tile_do @ tile_v.mT
         slope = dp.sub_((p * dp).sum(-1, keepdim=True))
         if dlse is not None:
             slope += group.gather(dlse[..., None])
         ds = slope.mul_(p)
-        group.scatter((ds @ tile_k).mul_(scale), dq)
-        for tile_gradient, out in (((ds.mT @ tile_q).mul_(scale), dk), (p.mT @ tile_do, dv)):
+        group.scatter(group.turned((ds @ tile_k).mul_(scale), rotation, back=True), dq)
+        for tile_gradient, out, turned_by in (
+            ((ds.mT @ tile_q).mul_(scale), dk, rotation), (p.mT @ tile_do, dv, v_rotation)
+        ):  # fmt: skip
             if out.shape[1] < heads:
                 tile_gradient = tile_gradient.unflatten(1, (out.shape[1], -1)).sum(2)
-            group.scatter(tile_gradient, out)
-    return tuple(_finish(gradient, tiles) for gradient in (dq, dk, dv))
+            group.scatter(group.turned(tile_gradient, turned_by, back=True), out)
+    for gradient, out in zip(gradients, padded, strict=True):
+        gradient.copy_(_finish(out, tiles))
+
+
+def _turned_inputs(group: _Group, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation | None) -> list[Tensor]:
+    """The group's tiles of q, k and v; those that are turned in fp32 (fp64 for fp64)."""
+    turned = 0 if rotation is None else 3 if rotation.rotate_v else 2
+    return [group.turned(group.gather(x), rotation if i < turned else None) for i, x in enumerate((q, k, v))]
+
+
+def _wide(tiles: Tensor) -> Tensor:
+    return tiles.to(torch.promote_types(tiles.dtype, torch.float32))
 
 
 def _widened(*tiles: Tensor) -> list[Tensor]:
     """The tiles in fp32 (fp64 for fp64), contiguous, kv heads repeated for the query heads of the first."""
-    dtype = torch.promote_types(tiles[0].dtype, torch.float32)
-    return [_repeat_heads(x, tiles[0].shape[1]).to(dtype).contiguous() for x in tiles]
+    return [_wide(_repeat_heads(x, tiles[0].shape[1])).contiguous() for x in tiles]
 
 
 def _repeat_heads(tiles: Tensor, heads: int) -> Tensor:

@@ -35,6 +35,15 @@ def test_bench_prints_writes_and_reports(tmp_path, capsys):
     assert (tmp_path / "report" / "report.html").exists()
 
 
+def test_rotary_is_added(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    path = tmp_path / "run.json"
+    assert cli.main(["bench", *SMALL, "--direction", "fwd", "--rotary", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["operation"] for row in rows} == {"attention", "rotary"}
+    assert "B2,H2,D16,L70,block64, rotary" in capsys.readouterr().out
+
+
 def test_one_direction_and_lengths_from_a_file(tmp_path, capsys):
     (tmp_path / "lengths.txt").write_text("5\n70\n")
     arguments = ["--lengths", str(tmp_path / "lengths.txt"), "--direction", "bwd", "--provider", "blockattn-torch"]

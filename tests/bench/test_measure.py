@@ -10,6 +10,7 @@ from blockattn.bench.batch import make_batch
 from blockattn.bench.providers import Prepared, all_providers, chosen, ours, sdpa
 from blockattn.bench.result import DIRECTIONS
 from blockattn.bench.workloads import Workload
+from blockattn.rotary import turn
 
 WORKLOAD = Workload("small", given=(64, 70, 3), q_heads=2, kv_heads=2, head_dim=16)
 CPU = torch.device("cpu")
@@ -205,6 +206,29 @@ def test_on_a_gpu(graph):
     sizes = sum(x.nbytes for x in (batch.q, batch.k, batch.v, batch.do))
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     assert measure._copies(batch) * sizes >= 3 * l2 if graph else measure._copies(batch) == 1
+
+
+def test_rotary_providers_equal_the_oracle_and_count_the_table(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(timer, "samples", lambda call, device: [1.0])
+    providers = all_providers("rotary")
+    rows = measure.measure(WORKLOAD, providers, DIRECTIONS, None, CPU, lambda text, some: None, "rotary")
+    assert {row.provider: row.status for row in rows} == {
+        "blockattn-fused": "timed", "blockattn-compiled": "timed", "blockattn-eager": "timed", "flash2-compiled": "absent",
+    }  # fmt: skip
+    assert {row.operation for row in rows} == {"rotary"}
+    tensor = 137 * 16 * 2
+    assert rows[0].tbs == pytest.approx((2 * 4 + 1) * tensor / 1e-3 * 1e-12)
+    assert rows[1].tbs == pytest.approx((2 * 7 + 1) * tensor / 1e-3 * 1e-12)
+
+
+def test_a_wrong_rotation_is_wrong(monkeypatch):
+    from blockattn.bench.providers import rotary
+
+    monkeypatch.setattr(rotary, "turned", lambda x, cos, sin: turn(x.float(), cos[:, None], -sin[:, None], True).to(x.dtype))
+    eager = rotary.PROVIDERS[2:3]
+    (row,) = measure.measure(WORKLOAD, eager, ("forward",), None, CPU, lambda text, some: None, "rotary")
+    assert row.status == "wrong"
 
 
 def test_accuracy_leaves_out_what_is_not_finite():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from blockattn import TileTable, block_attention
+from blockattn import RotaryTable, TileTable
 from blockattn.demo.batches import collate
-from blockattn.demo.cost import dense_attention, kept_bytes, measure
+from blockattn.demo.cost import block_attention, dense_attention, kept_bytes, measure
 from blockattn.demo.model import ClozeModel, ModelSettings
 from blockattn.demo.train import TrainSettings, cloze
 
@@ -15,12 +15,26 @@ def test_dense_attention_gives_what_block_attention_gives(shift):
     torch.manual_seed(0)
     offsets = torch.tensor([0, 5, 5, 37, 70, 71])
     table = TileTable.from_offsets(offsets, total_rows=71, block_size=16, shift=shift)
-    q, k, v = (x.requires_grad_() for x in torch.randn(3, 71, 2, 16, dtype=torch.float64).unbind())
-    block, dense = block_attention(q, k, v, table), dense_attention(q, k, v, table)
+    qkv = torch.randn(71, 3, 2, 16, dtype=torch.float64, requires_grad=True)
+    rotary = RotaryTable.from_theta(16, 33)
+    block, dense = block_attention(qkv, table, rotary), dense_attention(qkv, table, rotary)
     torch.testing.assert_close(dense, block)
     weight = torch.randn_like(block)
-    gradients = [torch.autograd.grad(o, (q, k, v), weight) for o in (dense, block)]
+    gradients = [torch.autograd.grad(o, qkv, weight) for o in (dense, block)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("attention", [block_attention, dense_attention])
+def test_both_give_what_the_layer_projects(attention):
+    torch.manual_seed(0)
+    settings = ModelSettings(items=30, longest=40, block_size=16, width=32)
+    batch = collate([list(range(30)), [1, 2]], 16, set(settings.shifts), torch.device("cpu"))
+    model = ClozeModel(settings).eval()
+    for layer in model.layers:
+        x = model.embed(batch)
+        o = attention(layer.qkv(x), layer.table(batch), layer.rotary)
+        expected = layer.attention(layer.attention_norm(x), layer.table(batch))
+        torch.testing.assert_close(layer.attention.out_proj(o.flatten(1)), expected)
 
 
 def test_kept_bytes_count_each_storage_once():
@@ -31,7 +45,7 @@ def test_kept_bytes_count_each_storage_once():
 
 def test_measure_leaves_the_model_alone_and_finds_the_dense_attention_larger():
     torch.manual_seed(0)
-    settings = ModelSettings(items=30, block_size=16, width=32)
+    settings = ModelSettings(items=30, longest=240, block_size=16, width=32)
     model = ClozeModel(settings)
     before = [parameter.clone() for parameter in model.parameters()]
     batch = collate([list(range(30)) * 8, [1, 2]], 16, set(settings.shifts), torch.device("cpu"))

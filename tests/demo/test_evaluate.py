@@ -34,7 +34,7 @@ def test_popularity_counts_no_held_out_item():
 
 
 def test_model_ranks_see_the_history_and_not_the_held_out_item(monkeypatch):
-    settings = ModelSettings(items=12, block_size=16)
+    settings = ModelSettings(items=12, longest=8, block_size=16)
     model = ClozeModel(settings)
     batches = []
 

@@ -11,7 +11,7 @@ from blockattn.demo.model import ClozeModel, ModelSettings
 from blockattn.demo.train import TrainSettings, cloze, cloze_batches, count_steps, learning_rate_factor, train
 
 CPU = torch.device("cpu")
-MODEL = ModelSettings(items=50, block_size=16, width=32)
+MODEL = ModelSettings(items=50, longest=40, block_size=16, width=32)
 
 
 def generator(seed=0):

@@ -17,7 +17,7 @@ EQUIVALENT: dict[str, list[tuple[str, str]]] = {
         ("triton_backward.backward_kernel", "kv_head.to(tl.int64) * v_head → kv_head * v_head"),
     ],
     "only a tile table of 2³¹ / 3 lines, 17 GB, needs 64 bits": [
-        ("walk.program_tile", "(program // HEADS).to(tl.int64) → program // HEADS"),
+        ("walk.program_line", "(program // HEADS).to(tl.int64) → program // HEADS"),
         ("triton_tiles.count_kernel", "tl.zeros((), tl.int64) → tl.zeros((), tl.int32)"),
         ("triton_tiles.expand_kernel", "tl.program_id(0).to(tl.int64) → tl.program_id(0)"),
     ],
@@ -46,7 +46,7 @@ EQUIVALENT: dict[str, list[tuple[str, str]]] = {
         ("triton_tiles._piece", "mask=own < sequences → mask=own <= sequences"),
     ],
     "a length fits both widths, 32 bits are cheaper": [
-        ("walk.program_tile", "tl.load(line_ptr + 1).to(tl.int32) → tl.load(line_ptr + 1)"),
+        ("walk.load_tile", "tl.load(line_ptr + 1).to(tl.int32) → tl.load(line_ptr + 1)"),
     ],
     "`tl.store` converts to the type that it stores": [
         ("walk.store_rows", "value.to(ptr.dtype.element_ty) → value"),

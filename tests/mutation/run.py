@@ -28,7 +28,10 @@ from mutants import Mutant, generate
 from rich.console import Console
 from rich.progress import Progress
 
-MODULES = ("walk", "tile_math", "triton_forward", "triton_backward", "triton_tiles")
+MODULES = (
+    "walk", "tile_math", "triton_forward", "triton_backward", "triton_tiles", "pairs", "triton_rotary_forward",
+    "triton_rotary_backward",
+)  # fmt: skip
 WORKERS = 2
 SECONDS_A_TEST = 120
 TABLE = Path(__file__).with_name("table.md")

@@ -22,7 +22,7 @@ from _pytest.runner import runtestprotocol
 from triton.runtime import interpreter
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = ("test_parity.py", "test_tiles.py", "test_invariance.py", "test_api.py")
+FILES = ("test_parity.py", "test_tiles.py", "test_invariance.py", "test_api.py", "test_rotary.py")
 KERNELS = "blockattn.kernels"
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator, StrMethodFormatter
 
-from .result import BASELINE, BASELINE_TITLE, DIRECTIONS, OURS, Place, Row, Run
+from .result import BASELINE_TITLE, BASELINES, DIRECTIONS, OURS, Place, Row, Run
 
 Marks = dict[tuple[Place, str, str], float]  # of a workload, provider and direction
 
@@ -57,7 +57,7 @@ def draw_share(run: Run) -> Figure | None:
 
 def draw_speedup(run: Run) -> Figure | None:
     """Rows a second over the baseline's, which is the line at 1."""
-    marks = _marks(run, DIRECTIONS, lambda row: None if row.provider == BASELINE else row.speedup)
+    marks = _marks(run, DIRECTIONS, lambda row: None if row.provider in BASELINES.values() else row.speedup)
     figure = _dot_plot(run, marks, f"Speed-up over {BASELINE_TITLE} on {run.where}", "times as fast (log scale)")
     for axis in figure.axes if figure else ():
         _log_axis(axis, "x", [1, *marks.values()], FuncFormatter(_fraction), base=2)

@@ -40,6 +40,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--direction", default=",".join(SHORT_DIRECTIONS.values()), metavar="LIST", help="of fwd, bwd, fwd+bwd"
     )
+    parser.add_argument("--rotary", action="store_true", help="compare rotary embedding of q, k and v too, fused and around")
     parser.add_argument(
         "--from", type=pathlib.Path, dest="source", metavar="FILE", help="measure nothing: print and report an earlier JSON"
     )
@@ -112,11 +113,15 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
         limit = Limit()
         limit_values = limit.values() | {"datasheet_tbs": machine.datasheet_tbs(device)}
     _print(console, _headline(described, limit_values))
-    run = Run(described, limit_values, {provider.name: provider.about for provider in chosen}, ())
-    with _progress(console, len(workloads) * len(chosen) * (1 + measure.ROUNDS)) as advance:
-        for workload in workloads:
-            found = measure.measure(workload, chosen, directions, limit, device, advance)
-            run = dataclasses.replace(run, rows=(*run.rows, *found))
+    run = Run(described, limit_values, {}, ())
+    parts = [(workload, "attention", chosen) for workload in workloads]
+    if arguments.rotary:
+        parts += [(workload, "rotary", providers.all_providers("rotary")) for workload in workloads]
+    with _progress(console, sum(len(some) for *_, some in parts) * (1 + measure.ROUNDS)) as advance:
+        for workload, operation, some in parts:
+            found = measure.measure(workload, some, directions, limit, device, advance, operation)
+            abouts = {provider.name: provider.about for provider in some}
+            run = dataclasses.replace(run, rows=(*run.rows, *found), providers=run.providers | abouts)
             if arguments.json:
                 run.write(arguments.json)
             for part in terminal.bench_tables(found, console.width):

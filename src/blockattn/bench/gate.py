@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from blockattn.rotary import RotaryTable
 from blockattn.testing import Case, Inputs, oracle
 
 from .batch import Batch
@@ -44,11 +45,14 @@ def sample(batch: Batch, tiles: Tensor) -> Sample:
     shape = batch.workload
     case = Case(
         lengths, q_heads=shape.q_heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, block_size=shape.block_size,
-        dtype=batch.q.dtype,
+        dtype=batch.q.dtype, rotate_v=batch.rotary is not None,
     )  # fmt: skip
+    rotary = batch.rotary
+    if rotary is not None:
+        rotary = RotaryTable(rotary.cos[rows], rotary.sin[rows], per_token=True)
     no_lse = torch.zeros(len(rows), shape.q_heads, device=batch.device)
     offsets = torch.tensor([*itertools.accumulate(lengths, initial=0)], device=batch.device)
-    inputs = Inputs(*(x[rows] for x in (batch.q, batch.k, batch.v, batch.do)), no_lse, offsets, None)
+    inputs = Inputs(*(x[rows] for x in (batch.q, batch.k, batch.v, batch.do)), no_lse, offsets, None, rotary)
     truth, loop = (oracle(case, inputs, dtype, with_lse=False) for dtype in (torch.float64, batch.q.dtype))
     return Sample(rows, lengths, truth, loop, shape.block_size)
 

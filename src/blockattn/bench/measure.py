@@ -31,16 +31,10 @@ L2_FACTOR = 3  # a rotation of inputs is this many times the L2 cache
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaves:
-    """q, k, v, which require gradients, and do, in one provider's layout."""
+    """What a provider's attend takes, which requires gradients, and do, in its layout."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    inputs: tuple[Tensor, ...]
     do: Tensor
-
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.q, self.k, self.v
 
 
 @dataclasses.dataclass
@@ -59,14 +53,14 @@ class Entrant:
 
 def measure(
     workload: Workload, providers: Iterable[Provider], directions: Iterable[str], limit: Limit | None,
-    device: torch.device, advance: Callable[[str, int], None],
+    device: torch.device, advance: Callable[[str, int], None], operation: str = "attention",
 ) -> list[Row]:  # fmt: skip
     """Rows for every provider and direction; `advance(text, steps)` is told of each. Without a GPU the limit is None."""
     providers, directions = tuple(providers), tuple(directions)
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # what is compiled is compiled for a workload's shapes, and dynamo gives up after a few
     with _stream_for(workload, device) as stream:
-        batch = make_batch(workload, device)
+        batch = make_batch(workload, device, rotary=operation == "rotary")
         sampled = gate.sample(batch, sampled_tiles(batch))
         copies = _copies(batch)
         layouts: dict[str, list[Leaves]] = {}
@@ -131,15 +125,15 @@ def sampled_tiles(batch: Batch) -> Tensor:
 def run_once(prepared: Prepared, leaves: Leaves) -> dict[str, Tensor]:
     """o, dq, dk and dv of a provider, as rows."""
     o = prepared.attend(*leaves.inputs)
-    gradients = torch.autograd.grad(o, leaves.inputs, leaves.do)
+    gradients = prepared.part(*torch.autograd.grad(o, leaves.inputs, leaves.do))
     results = dict(zip(gate.RESULTS, (o.detach(), *gradients), strict=True))
     return {name: prepared.leave(x) for name, x in results.items()}
 
 
 def enter(prepared: Prepared, batch: Batch) -> Leaves:
-    """The batch's tensors in a provider's layout, copied: q, k and v as leaves of their own."""
+    """The batch's tensors in a provider's layout, copied: leaves of their own."""
     q, k, v, do = (prepared.enter(x.clone()) for x in (batch.q, batch.k, batch.v, batch.do))
-    return Leaves(*(x.requires_grad_() for x in (q, k, v)), do)
+    return Leaves(tuple(x.requires_grad_() for x in prepared.join(q, k, v)), do)
 
 
 def _enter(
@@ -252,7 +246,8 @@ def _copies(batch: Batch) -> int:
 
 def _row(batch: Batch, provider: Provider, direction: str, **fields) -> Row:
     workload = batch.workload
-    return Row(workload.name, workload.spec, "attention", provider.name, direction, **fields)
+    operation = "attention" if batch.rotary is None else "rotary"
+    return Row(workload.name, workload.spec, operation, provider.name, direction, **fields)
 
 
 def _timed_row(batch: Batch, entrant: Entrant, direction: str, limit: Limit | None) -> Row:
@@ -262,7 +257,7 @@ def _timed_row(batch: Batch, entrant: Entrant, direction: str, limit: Limit | No
     lengths = batch.lengths if prepared.rows is None else batch.lengths[batch.full_tiles]
     rows = int(lengths.sum())
     parts = ("forward", "backward") if direction == "both" else (direction,)
-    nbytes = {part: batches.nbytes(workload, rows, part) for part in parts}
+    nbytes = {part: batches.nbytes(workload, rows, part, rotary=batch.rotary is not None) for part in parts}
     least = sum(limit.ms(n, part) for part, n in nbytes.items()) if limit else None
     return _row(
         batch, entrant.provider, direction, status="timed", rows=rows, ms=ms, ms_p20=times[round(0.2 * (len(times) - 1))],

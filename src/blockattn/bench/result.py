@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 SHORT_DIRECTIONS = {"forward": "fwd", "backward": "bwd", "both": "fwd+bwd"}
 DIRECTIONS = tuple(SHORT_DIRECTIONS)
-BASELINE, BASELINE_TITLE = "flash2", "FlashAttention 2"  # speed-ups are over this provider
+BASELINE, BASELINE_TITLE = "flash2", "FlashAttention 2"
+BASELINES = {"attention": BASELINE, "rotary": "flash2-compiled"}  # speed-ups are over these providers
 OURS = "blockattn-"
 
 
@@ -127,7 +128,9 @@ class Run:
 
 def with_speedups(rows: list[Row]) -> list[Row]:
     """The rows with their rows a second over the baseline's in the same workload and direction."""
-    paces = {(row.place, row.direction): row.rows / row.ms for row in rows if row.provider == BASELINE and row.ms}
+    paces = {
+        (row.place, row.direction): row.rows / row.ms for row in rows if row.provider == BASELINES[row.operation] and row.ms
+    }
 
     def with_speedup(row: Row) -> Row:
         pace = paces.get((row.place, row.direction))

@@ -33,8 +33,8 @@ NARROW = ((110, ("peak MiB", "kept MiB")), (90, ("20–80 %", "TFLOP/s")))
 
 def bench_tables(rows: Iterable[Row], width: int) -> Iterator[Table | str]:
     """For each workload a table of what was timed, then what was not, with the reason; `width` is the terminal's."""
-    for (name, spec), group in itertools.groupby(rows, key=lambda row: (row.workload, row.spec)):
-        found = list(group)
+    for place, group in itertools.groupby(rows, key=lambda row: row.place):
+        name, spec, found = place.title, place.spec, list(group)
         timed = [row for row in found if row.status == "timed"]
         most = max((row.rows for row in timed), default=0)
         if timed:

@@ -20,13 +20,11 @@ class JaggedBatch:
     """Concatenated sequences.
 
     tokens: `[T]` int64, item indices, or the model's mask token.
-    positions: `[T]` int64, rows up to the end of the sequence, modulo the block: the last row has 0.
     offsets: `[B + 1]` int64, sequence b owns rows offsets[b] to offsets[b + 1].
     tables: the tile table of each shift, shared by the layers and by their backward.
     """
 
     tokens: Tensor
-    positions: Tensor
     offsets: Tensor
     tables: dict[int, TileTable]
 
@@ -51,14 +49,12 @@ def collate(sequences: list[list[int]], block_size: int, shifts: set[int], devic
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     total_rows = int(offsets[-1])
-    ends = offsets[1:].repeat_interleave(lengths)
-    positions = (ends - 1 - torch.arange(total_rows)) % block_size
     tokens = torch.tensor([token for sequence in sequences for token in sequence])
     offsets = offsets.to(device)
     tables = {
         shift: TileTable.from_offsets(offsets, total_rows=total_rows, block_size=block_size, shift=shift) for shift in shifts
     }
-    return JaggedBatch(tokens.to(device), positions.to(device), offsets, tables)
+    return JaggedBatch(tokens.to(device), offsets, tables)
 
 
 def aligned(sequence: list[int], block_size: int) -> list[int]:
@@ -69,3 +65,8 @@ def aligned(sequence: list[int], block_size: int) -> list[int]:
 def query(history: list[int], mask_token: int, block_size: int) -> list[int]:
     """The history with the mask token at its end, aligned: what is asked at test time."""
     return aligned([*history, mask_token], block_size)
+
+
+def longest_query(histories: list[list[int]], block_size: int) -> int:
+    """Rows of the longest `query` of the histories, which no other batch of them exceeds."""
+    return aligned_rows(max(map(len, histories)) + 1, block_size)

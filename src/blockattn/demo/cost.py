@@ -1,6 +1,7 @@
 """What the attention of a training step costs, beside the same attention on a padded batch with a dense mask.
 
-Both are run on the same batches, forward and backward, for all layers. Memory is what autograd keeps between the two.
+Both are run on the same batches, forward and backward, for all layers, from the projection's output to the input of the
+next projection, rotation and its gradient included. Memory is what autograd keeps between the two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from blockattn import TileTable, block_attention
+from blockattn import RotaryTable, TileTable, block_attention_packed
+from blockattn.rotary import turn
 
 from .batches import JaggedBatch
 from .model import ClozeModel
@@ -24,7 +26,7 @@ from .train import ClozeBatch, TrainSettings, make_optimizer, train_step
 
 REPEATS = 3
 Item = TypeVar("Item")
-Attention = Callable[[Tensor, Tensor, Tensor, TileTable], Tensor]
+Attention = Callable[[Tensor, TileTable, RotaryTable], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +49,24 @@ class AttentionCost:
     dense: Cost
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, table: TileTable) -> Tensor:
-    """`[T, H, D]`, as block_attention gives: pad to the longest sequence, and mask what is outside the row's block."""
+def block_attention(qkv: Tensor, table: TileTable, rotary: RotaryTable) -> Tensor:
+    """`[T, H, D]` of qkv `[T, 3, H, D]`: the call that a layer makes."""
+    return block_attention_packed(qkv, table, num_heads=qkv.shape[2], rotary=rotary)
+
+
+def dense_attention(qkv: Tensor, table: TileTable, rotary: RotaryTable) -> Tensor:
+    """The same: turn q and k, pad to the longest sequence, and mask what is outside the row's block."""
+    q, k, v = qkv.unbind(1)
     lengths = table.offsets.diff()
     place = torch.arange(int(lengths.max()), device=q.device)
     inside = place < lengths[:, None]
     block = (place - table.shift).div(table.block_size, rounding_mode="floor")
     # Padding sees padding, so that no row of the softmax is empty.
     visible = (block[:, None] == block) & (inside[:, :, None] == inside[:, None, :])
+    position = inside.nonzero()[:, 1]
+    cos, sin = rotary.cos[position, None], rotary.sin[position, None]
     padded = []
-    for x in (q, k, v):
+    for x in (turn(q, cos, sin, interleaved=True), turn(k, cos, sin, interleaved=True), v):
         rows = x.new_zeros(*inside.shape, *x.shape[1:])
         rows[inside] = x
         padded.append(rows.transpose(1, 2))
@@ -98,19 +108,18 @@ def kept_bytes(forward: Callable[[], Tensor]) -> int:
 def _cost(attention: Attention, model: ClozeModel, batches: list[JaggedBatch]) -> Cost:
     """The cost of `attention` in all layers of the model."""
 
-    def calls(batch: JaggedBatch) -> tuple[list[Tensor], list[Callable[[], Tensor]]]:
-        """q, k and v of the first layer, and a forward call of them for each layer."""
+    def calls(batch: JaggedBatch) -> tuple[Tensor, list[Callable[[], Tensor]]]:
+        """qkv of the first layer, and a forward call of it for each layer."""
         with torch.no_grad():
             qkv = model.layers[0].qkv(model.embed(batch))
-        inputs = [x.contiguous().requires_grad_() for x in qkv]
-        tables = [batch.tables[shift] for shift in model.settings.shifts]
-        return inputs, [functools.partial(attention, *inputs, table) for table in tables]
+        qkv.requires_grad_()
+        return qkv, [functools.partial(attention, qkv, layer.table(batch), layer.rotary) for layer in model.layers]
 
-    def forward_backward(call: tuple[list[Tensor], list[Callable[[], Tensor]]]) -> None:
-        inputs, forwards = call
+    def forward_backward(call: tuple[Tensor, list[Callable[[], Tensor]]]) -> None:
+        qkv, forwards = call
         for forward in forwards:
             o = forward()
-            torch.autograd.grad(o, inputs, torch.ones_like(o))
+            torch.autograd.grad(o, qkv, torch.ones_like(o))
 
     prepared = [calls(batch) for batch in batches]
     kept = max(sum(map(kept_bytes, forwards)) for _, forwards in prepared)

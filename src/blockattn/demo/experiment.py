@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from . import cost, data, evaluate, pictures, report
-from .batches import collate, query
+from .batches import collate, longest_query, query
 from .data import DataError, Histories, Split
 from .model import ClozeModel, ModelSettings
 from .train import TrainSettings, cloze_batches, count_steps, train
@@ -38,7 +38,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     out.mkdir(parents=True, exist_ok=True)
     histories, split = _read(options)
     console.print(_describe(histories, split))
-    model_settings = ModelSettings(len(histories.items), block_size=options.block_size)
+    longest = longest_query(split.histories, options.block_size)
+    model_settings = ModelSettings(len(histories.items), longest, options.block_size)
     train_settings = TrainSettings(epochs=QUICK_EPOCHS if options.quick else options.epochs)
     with _torch_state(options, device):
         generator = torch.Generator().manual_seed(options.seed)

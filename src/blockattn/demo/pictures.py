@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from blockattn import TileTable, block_attention
+from blockattn import RotaryTable, TileTable, block_attention
 
 from .batches import JaggedBatch
 from .model import ClozeModel
@@ -19,7 +19,7 @@ from .model import ClozeModel
 SMOOTHING = 0.97
 
 
-def attention_weights(q: Tensor, k: Tensor, table: TileTable, first: int) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, table: TileTable, rotary: RotaryTable, first: int) -> Tensor:
     """`[H, T - first, T - first]` the weights by which each row from `first` on takes each such row, read out of the op.
 
     Attention is linear in its values: where v is 1 in one row and one column and 0 elsewhere, that column of the output
@@ -32,7 +32,7 @@ def attention_weights(q: Tensor, k: Tensor, table: TileTable, first: int) -> Ten
         v = torch.zeros_like(k)
         place = torch.arange(count, device=k.device)
         v[start + place, :, place] = 1
-        columns.append(block_attention(q, k, v, table)[first:, :, :count])
+        columns.append(block_attention(q, k, v, table, rotary=rotary)[first:, :, :count])
     return torch.cat(columns, 2).transpose(0, 1)
 
 
@@ -42,10 +42,10 @@ def layer_weights(model: ClozeModel, batch: JaggedBatch, first: int) -> list[Ten
     model.eval()
     x = model.embed(batch)
     weights = []
-    for layer, shift in zip(model.layers, model.settings.shifts, strict=True):
-        q, k, _ = layer.qkv(x)
-        weights.append(attention_weights(q, k, batch.tables[shift], first).mean(0))
-        x = layer(x, batch.tables[shift])
+    for layer in model.layers:
+        q, k, _ = layer.qkv(x).unbind(1)
+        weights.append(attention_weights(q, k, layer.table(batch), layer.rotary, first).mean(0))
+        x = layer(x, batch)
     return weights
 
 
@@ -63,7 +63,7 @@ def draw_attention(model: ClozeModel, batch: JaggedBatch, path: Path) -> None:
             extent=(first, total_rows, total_rows, first),
         )  # fmt: skip
         axis.set_facecolor("0.93")
-        for start, length, _ in batch.tables[shift].tiles.tolist():
+        for start, length, *_ in batch.tables[shift].tiles.tolist():
             axis.add_patch(Rectangle((start, start), length, length, fill=False, edgecolor="crimson", linewidth=1.5))
         axis.set_xlim(first, total_rows)
         axis.set_ylim(total_rows, first)

@@ -22,7 +22,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from . import plans, triton_backward, triton_forward
+from . import plans, triton_backward, triton_forward, triton_rotary_backward, triton_rotary_forward
+
+KERNELS = {
+    ("forward", False): triton_forward.forward_kernel,
+    ("backward", False): triton_backward.backward_kernel,
+    ("forward", True): triton_rotary_forward.rotary_forward_kernel,
+    ("backward", True): triton_rotary_backward.rotary_backward_kernel,
+}
 
 # The most shared memory that a program may take on each GPU, in bytes.
 SHARED_MEMORY = {
@@ -35,11 +42,13 @@ TRITON_TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "f
 # sm_90, backward, D = 64: ptxas is held to 96 registers so that five programs share an SM instead of four. It keeps a few
 # addresses in local memory for that (at most 24 bytes a thread, by the flags), and the backward is 1.5 % faster.
 EXPLAINED = {("sm_90", "backward", 64, 64, 1): 24}
+# The plans of the rotary kernels are not tuned yet: what they spill is reported, and not refused.
+ROTARY_SPILLS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One compiled form of a kernel."""
+    """One compiled form of a kernel; dim: R of a rotary kernel, 0 for the plain one."""
 
     direction: str
     dtype: torch.dtype
@@ -49,9 +58,16 @@ class Variant:
     causal: bool = False
     has_lse: bool = False
     wide: bool = False
+    dim: int = 0
+    halves: bool = False
+    rotate_v: bool = False
+    per_token: bool = False
+    has_starts: bool = False
+    full_table: bool = False
 
     def __str__(self) -> str:
-        flags = [name for name in ("causal", "has_lse", "wide") if getattr(self, name)]
+        names = ("causal", "has_lse", "wide", "halves", "rotate_v", "per_token", "has_starts", "full_table")
+        flags = [f"rotary{self.dim}"] * bool(self.dim) + [name for name in names if getattr(self, name)]
         return "-".join(
             [
                 self.direction,
@@ -117,7 +133,28 @@ def _spread() -> list[Variant]:
     return found
 
 
+def _rotary_spread() -> list[Variant]:
+    """The same for the rotary kernels."""
+    b16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    found = []
+    for direction in ("forward", "backward"):
+        found += [
+            Variant(direction, b16, 64, 64, dim=64, per_token=True, rotate_v=True),
+            Variant(direction, b16, 64, 128, dim=128, per_token=True, rotate_v=True),
+            Variant(direction, b16, 64, 128, dim=128, halves=True, has_lse=True, causal=True),
+            Variant(direction, f16, 64, 64, dim=48, halves=True, has_starts=True, group=2),
+            Variant(direction, b16, 64, 256, dim=256, full_table=True, group=4),
+            Variant(direction, f32, 64, 128, dim=128, halves=True, rotate_v=True),
+            Variant(direction, b16, 16, 256, dim=128, group=2),
+            Variant(direction, b16, 32, 128, dim=128, per_token=True),
+            Variant(direction, b16, 128, 128, dim=128, rotate_v=True, wide=True),
+            Variant(direction, f32, 128, 128, dim=32, group=2),
+        ]
+    return found
+
+
 VARIANTS = _spread()
+ROTARY_VARIANTS = _rotary_spread()
 
 
 def plan_for(variant: Variant, arch: str) -> plans.Plan:
@@ -125,8 +162,8 @@ def plan_for(variant: Variant, arch: str) -> plans.Plan:
     capability = (0, 0) if arch.startswith("gfx") else (int(arch[3:-1]), int(arch[-1]))
     shape = (variant.block_size, variant.head_dim, variant.dtype)
     if variant.direction == "forward":
-        return plans.forward(*shape, capability)
-    return plans.backward(*shape, variant.group, capability)
+        return (plans.rotary_forward if variant.dim else plans.forward)(*shape, capability)
+    return (plans.rotary_backward if variant.dim else plans.backward)(*shape, variant.group, capability)
 
 
 def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None) -> Resources:
@@ -134,34 +171,42 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     plan = plan or plan_for(variant, arch)
     target = GPUTarget("hip", arch, 64) if arch.startswith("gfx") else GPUTarget("cuda", int(arch[3:]), 32)
     forward = variant.direction == "forward"
-    kernel = triton_forward.forward_kernel if forward else triton_backward.backward_kernel
+    kernel = KERNELS[variant.direction, bool(variant.dim)]
     heads = 4 * variant.group
     constants = dict(
         HEADS=heads, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows, CHUNK=plan.chunk,
         STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
         do_row=heads * variant.head_dim, q_row=heads * variant.head_dim,
-        k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
+        k_row=4 * variant.head_dim, v_row=4 * variant.head_dim, dq_row=heads * variant.head_dim,
+        dkv_row=4 * variant.head_dim, R=variant.dim, cos_row=variant.dim, sin_row=variant.dim,
+        AT_ONCE=min(heads if forward else 4, plan.heads), PER_TOKEN=variant.per_token, HAS_STARTS=variant.has_starts,
+        INTERLEAVED=not variant.halves, ROTATE_V=variant.rotate_v,
     )  # fmt: skip
     constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
     if not variant.has_lse:
         constants["lse_ptr" if forward else "dlse_ptr"] = None
+    if variant.dim and not variant.has_starts:
+        constants["starts_ptr"] = None
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
-        signature[name] = "constexpr" if name in constants else _argument_type(name, variant.dtype)
+        signature[name] = "constexpr" if name in constants else _argument_type(name, variant.dtype, variant.full_table)
         if signature[name] not in ("constexpr", "fp32"):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=target, options=plan.options())
     assembled = {} if arch.startswith("gfx") else _assemble(compiled.asm["ptx"])
-    explained = EXPLAINED.get((arch, variant.direction, variant.block_size, variant.head_dim, variant.group), 0)
+    place = (arch, variant.direction, variant.block_size, variant.head_dim, variant.group)
+    explained = ROTARY_SPILLS if variant.dim else EXPLAINED.get(place, 0)
     return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, explained=explained, **assembled)
 
 
-def _argument_type(name: str, dtype: torch.dtype) -> str:
+def _argument_type(name: str, dtype: torch.dtype, full_table: bool) -> str:
     if name in ("lse_ptr", "dlse_ptr"):
         return "*fp32"
-    if name == "tiles_ptr":
+    if name in ("tiles_ptr", "starts_ptr"):
         return "*i64"
+    if name in ("cos_ptr", "sin_ptr"):
+        return "*fp32" if full_table else "*bf16"
     if name == "scale":
         return "fp32"
     return f"*{TRITON_TYPES[dtype]}" if name.endswith("_ptr") else "i32"
@@ -192,12 +237,12 @@ def main() -> None:
     arguments = parser.parse_args()
     report, faults = [], 0
     for arch in arguments.arch or SHARED_MEMORY:
-        for variant in VARIANTS:
+        for variant in (*VARIANTS, *ROTARY_VARIANTS):
             resources = compile_variant(variant, arch)
             report.append({**dataclasses.asdict(resources), "faults": resources.faults()})
             faults += bool(resources.faults())
             print(
-                f"{arch:7} {variant!s:52} {resources.registers or '-':>4} registers {resources.shared:7} bytes shared",
+                f"{arch:7} {variant!s:60} {resources.registers or '-':>4} registers {resources.shared:7} bytes shared",
                 *resources.faults(),
                 flush=True,
             )

@@ -19,11 +19,11 @@ class Launcher:
     """Launches a Triton kernel, and passes by Triton's processing of arguments for a call like an earlier one.
 
     Calls are alike when everything that Triton compiles for agrees: the device, dtypes, shape (from which `configure` gives
-    the kernel's constants and its plan), the values of the integers and the alignment of the tensors. Kernel parameters come
-    in this order: tensors, integers, floats, constants.
+    the kernel's constants, its programs a tile and its plan), the values of the integers and the alignment of the tensors.
+    Kernel parameters come in this order: tensors, integers, floats, constants.
     """
 
-    def __init__(self, kernel, configure: Callable[..., tuple[tuple, Plan]], most_compiled: int = 1024):
+    def __init__(self, kernel, configure: Callable[..., tuple[tuple, int, Plan]], most_compiled: int = 1024):
         self.kernel = kernel
         self.configure = configure
         self._compiled = {}
@@ -31,7 +31,7 @@ class Launcher:
 
     def __call__(
         self,
-        programs: int,
+        tiles: int,
         tensors: tuple[Tensor | None, ...],
         integers: tuple[int, ...],
         floats: tuple[float, ...],
@@ -42,15 +42,16 @@ class Launcher:
         found = self._compiled.get(key)
         with device_of(tensors[0]):
             if found is not None:
-                compiled, constants = found
-                _run(compiled, (programs, 1, 1), (*tensors, *integers, *floats, *constants))
+                compiled, constants, programs = found
+                _run(compiled, (tiles * programs, 1, 1), (*tensors, *integers, *floats, *constants))
                 return
-            constants, plan = self.configure(*shape, strides=integers, dtype=dtype, capability=capability(device))
-            compiled = self.kernel[(programs,)](*tensors, *integers, *floats, *constants, **plan.options())
+            configured = self.configure(*shape, strides=integers, dtype=dtype, capability=capability(device))
+            constants, programs, plan = configured
+            compiled = self.kernel[(tiles * programs,)](*tensors, *integers, *floats, *constants, **plan.options())
         if compiled is not None:  # Triton's interpreter compiles nothing
             if len(self._compiled) >= self._most_compiled:
                 self._compiled.clear()
-            self._compiled[key] = compiled, constants
+            self._compiled[key] = compiled, constants, programs
 
 
 def _run(compiled, grid: tuple[int, int, int], arguments: tuple) -> None:

@@ -19,14 +19,16 @@ _MIN_CHANNELS = 16  # tl.dot multiplies at least 16 channels
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """rows: queries a step; chunk: channels a step (a power of two); warps: of a program; registers: the most that a thread
-    may take (None: the compiler's choice); stages: how far the backward's loop over query heads loads ahead."""
+    """rows: queries a step; chunk: channels a step, pairs of them in a rotary kernel (a power of two); warps: of a program;
+    registers: the most that a thread may take (None: the compiler's choice); stages: how far the loop over heads loads
+    ahead; heads: that a rotary program computes, one after the other, at most."""
 
     rows: int
     chunk: int
     warps: int
     registers: int | None = None
     stages: int = 1
+    heads: int = 1
 
     def options(self) -> dict[str, int]:
         """The plan's launch options; a cap on registers exists on NVIDIA GPUs only."""
@@ -109,6 +111,59 @@ _BACKWARD_FP32: _Table = {
 }
 
 
+# Rotary kernels: rows, pairs of channels a step, and warps, by block size and head dim. Found by compiling candidates with
+# all options on for sm_86 or sm_90, in the order of the work that they repeat: the first without spills, or the best. They
+# have not been measured on a GPU yet.
+_Steps = dict[tuple[int, int], tuple[int, int, int]]
+_ROTARY_HEADS = 4  # of a program, one after the other; they share the tile's angles
+
+_ROTARY_WGMMA_FORWARD: _Steps = {
+    (16, 64): (16, 32, 1), (32, 64): (32, 32, 2), (64, 64): (64, 32, 4), (128, 64): (128, 32, 8),
+    (16, 128): (16, 64, 1), (32, 128): (32, 32, 2), (64, 128): (64, 64, 8), (128, 128): (128, 32, 8),
+    (16, 256): (16, 64, 2), (32, 256): (32, 64, 4), (64, 256): (64, 64, 8), (128, 256): (128, 32, 8),
+}  # fmt: skip
+_ROTARY_WGMMA_BACKWARD: _Steps = {
+    (16, 64): (16, 32, 2), (32, 64): (32, 16, 2), (64, 64): (64, 32, 4), (128, 64): (128, 16, 8),
+    (16, 128): (16, 32, 2), (32, 128): (32, 16, 2), (64, 128): (64, 32, 4), (128, 128): (128, 16, 8),
+    (16, 256): (16, 32, 2), (32, 256): (16, 16, 8), (64, 256): (64, 64, 8), (128, 256): (32, 16, 8),
+}  # fmt: skip
+_ROTARY_WGMMA_BACKWARD_GROUPED: _Steps = {
+    (16, 64): (16, 32, 2), (32, 64): (16, 16, 2), (64, 64): (64, 16, 4), (128, 64): (32, 16, 8),
+    (16, 128): (16, 64, 8), (32, 128): (16, 64, 8), (64, 128): (64, 32, 8), (128, 128): (32, 16, 8),
+    (16, 256): (16, 32, 4), (32, 256): (16, 16, 8), (64, 256): (64, 32, 8), (128, 256): (32, 16, 8),
+}  # fmt: skip
+_ROTARY_MMA_FORWARD: _Steps = {
+    (16, 64): (16, 32, 1), (32, 64): (32, 32, 2), (64, 64): (64, 16, 4), (128, 64): (128, 16, 8),
+    (16, 128): (16, 64, 2), (32, 128): (32, 32, 2), (64, 128): (64, 32, 4), (128, 128): (32, 16, 8),
+    (16, 256): (16, 32, 4), (32, 256): (32, 32, 4), (64, 256): (64, 32, 8), (128, 256): (32, 16, 8),
+}  # fmt: skip
+_ROTARY_MMA_BACKWARD: _Steps = {
+    (16, 64): (16, 32, 2), (32, 64): (32, 16, 2), (64, 64): (32, 16, 4), (128, 64): (32, 16, 8),
+    (16, 128): (16, 32, 2), (32, 128): (32, 16, 2), (64, 128): (32, 16, 4), (128, 128): (32, 16, 8),
+    (16, 256): (16, 16, 8), (32, 256): (32, 16, 8), (64, 256): (32, 16, 8), (128, 256): (16, 16, 8),
+}  # fmt: skip
+_ROTARY_MMA_BACKWARD_GROUPED: _Steps = {
+    (16, 64): (16, 32, 2), (32, 64): (16, 32, 2), (64, 64): (32, 16, 4), (128, 64): (32, 16, 8),
+    (16, 128): (16, 64, 8), (32, 128): (32, 16, 4), (64, 128): (32, 16, 4), (128, 128): (32, 16, 8),
+    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (32, 16, 8), (128, 256): (32, 16, 8),
+}  # fmt: skip
+_ROTARY_FP32_FORWARD: _Steps = {
+    (16, 64): (16, 32, 1), (32, 64): (32, 16, 2), (64, 64): (64, 16, 8), (128, 64): (16, 16, 8),
+    (16, 128): (16, 32, 1), (32, 128): (32, 16, 2), (64, 128): (64, 16, 4), (128, 128): (32, 16, 8),
+    (16, 256): (16, 32, 4), (32, 256): (32, 16, 4), (64, 256): (64, 16, 8), (128, 256): (32, 16, 8),
+}  # fmt: skip
+_ROTARY_FP32_BACKWARD: _Steps = {
+    (16, 64): (16, 32, 4), (32, 64): (32, 16, 8), (64, 64): (16, 16, 4), (128, 64): (16, 16, 8),
+    (16, 128): (16, 32, 2), (32, 128): (32, 16, 4), (64, 128): (16, 16, 8), (128, 128): (16, 16, 8),
+    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (16, 16, 4), (128, 256): (16, 16, 8),
+}  # fmt: skip
+_ROTARY_FP32_BACKWARD_GROUPED: _Steps = {
+    (16, 64): (16, 32, 2), (32, 64): (16, 16, 2), (64, 64): (16, 16, 4), (128, 64): (16, 16, 8),
+    (16, 128): (16, 32, 2), (32, 128): (16, 16, 4), (64, 128): (16, 16, 8), (128, 128): (16, 16, 8),
+    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (16, 16, 4), (128, 256): (16, 16, 8),
+}  # fmt: skip
+
+
 @functools.cache
 def forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> Plan:
     """The forward's plan; capability is (0, 0) for anything but an NVIDIA GPU."""
@@ -129,14 +184,45 @@ def backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, cap
     return _plan(table, block_size, head_dim, capability, {16: 2, 32: 2, 64: 4, 128: 8})
 
 
+@functools.cache
+def rotary_forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> Plan:
+    """The rotary forward's plan."""
+    sixteen_bits = _ROTARY_WGMMA_FORWARD if _has_wgmma(capability) else _ROTARY_MMA_FORWARD
+    return _rotary_plan(_ROTARY_FP32_FORWARD if dtype == torch.float32 else sixteen_bits, block_size, head_dim)
+
+
+@functools.cache
+def rotary_backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, capability: tuple[int, int]) -> Plan:
+    """The rotary backward's plan for `group` query heads a kv head."""
+    if dtype == torch.float32:
+        table = _ROTARY_FP32_BACKWARD if group == 1 else _ROTARY_FP32_BACKWARD_GROUPED
+    elif _has_wgmma(capability):
+        table = _ROTARY_WGMMA_BACKWARD if group == 1 else _ROTARY_WGMMA_BACKWARD_GROUPED
+    else:
+        table = _ROTARY_MMA_BACKWARD if group == 1 else _ROTARY_MMA_BACKWARD_GROUPED
+    return _rotary_plan(table, block_size, head_dim)
+
+
+def _rotary_plan(table: _Steps, block_size: int, head_dim: int) -> Plan:
+    """The table's step for the shape, with no more pairs at a time than the head dim has, padded to a power of two."""
+    width = _width(head_dim)
+    rows, chunk, warps = table[block_size, max(width, 64)]
+    return Plan(rows, min(chunk, max(_MIN_CHANNELS, width // 2)), warps, heads=_ROTARY_HEADS)
+
+
 def _has_wgmma(capability: tuple[int, int]) -> bool:
     return capability[0] in (9, 10)
 
 
 def _plan(table: _Table, block_size: int, head_dim: int, capability: tuple[int, int], warps: dict[int, int]) -> Plan:
     """The exception for the shape, or the usual plan: the whole tile at once, with warps by block size."""
-    width = max(_MIN_CHANNELS, 1 << (head_dim - 1).bit_length())
+    width = _width(head_dim)
     plan = table.get((block_size, max(width, 64))) or Plan(block_size, width, warps[block_size])
     measured = capability[0] == 9  # caps were measured on Hopper, and cost spills elsewhere
     cap = plan.registers if measured and head_dim == width else None
     return dataclasses.replace(plan, chunk=min(plan.chunk, width), registers=cap)
+
+
+def _width(head_dim: int) -> int:
+    """The head dim, padded to a power of two that tl.dot multiplies."""
+    return max(_MIN_CHANNELS, 1 << (head_dim - 1).bit_length())

@@ -8,7 +8,6 @@ over the query heads of its group and adds dk and dv in registers, so that the s
 the registers are written CHUNK channels at a time; scores are then recomputed for each chunk.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -32,16 +31,15 @@ def _products(a_ptr, a_row, a_rows, b_ptr, b_row, b_rows, length, D: tl.constexp
 def backward_kernel(
     do_ptr, dlse_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, dk_ptr, dv_ptr, tiles_ptr,
     do_row: tl.constexpr, do_head, q_row: tl.constexpr, q_head, k_row: tl.constexpr, k_head,
-    v_row: tl.constexpr, v_head, scale,
+    v_row: tl.constexpr, v_head, dq_row: tl.constexpr, dkv_row: tl.constexpr, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     KV_HEADS: tl.constexpr = HEADS // GROUP
     PARTS: tl.constexpr = BLOCK // ROWS
     STEPS: tl.constexpr = GROUP * PARTS
-    start, length, kind, kv_head = walk.program_tile(tiles_ptr, KV_HEADS)
-    dq_row = HEADS * D
-    dkv_row = KV_HEADS * D
+    line_ptr, kv_head = walk.program_line(tiles_ptr, KV_HEADS)
+    start, length, kind = walk.load_tile(line_ptr)
     if not walk.attends(kind):
         value = walk.fill_value(kind, 0.0)
         walk.fill_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, length, value, BLOCK, D, CHUNK)
@@ -99,27 +97,25 @@ def backward_kernel(
 
 
 def _configure(heads, kv_heads, head_dim, block_size, causal, has_dlse, *, strides, dtype, capability):
-    """The kernel's constants, and the plan for them."""
+    """The kernel's constants, its programs for a tile, and the plan."""
     plan = plans.backward(block_size, head_dim, dtype, heads // kv_heads, capability)
     step = (plan.rows, plan.chunk, plan.stages, wide(block_size, strides))
-    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, has_dlse), plan
+    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, has_dlse), kv_heads, plan
 
 
 _launch = Launcher(backward_kernel, _configure)
 
 
 def backward(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor,
-    block_size: int, causal: bool, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, contiguous, in their inputs' dtype; see `blockattn.ops`."""
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool,
+    scale: float, rotation: None, gradients: tuple[Tensor, Tensor, Tensor],
+) -> None:  # fmt: skip
+    """Write dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, whose heads stand side by side; see `blockattn.ops`."""
     total_rows, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     if total_rows:
         (do, q, k, v), strides = side_by_side(do, q, k, v)
         dlse = None if dlse is None else dlse.contiguous()
         shape = (heads, kv_heads, head_dim, block_size, causal, dlse is not None)
-        tensors = (do, dlse, q, k, v, dq, dk, dv, tiles)
-        _launch(tiles.shape[0] * kv_heads, tensors, strides, (scale,), shape)
-    return dq, dk, dv
+        strides = (*strides, gradients[0].stride(0), gradients[1].stride(0))
+        _launch(tiles.shape[0], (do, dlse, q, k, v, *gradients, tiles), strides, (scale,), shape)

@@ -21,7 +21,8 @@ def forward_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
 ):  # fmt: skip
-    start, length, kind, head = walk.program_tile(tiles_ptr, HEADS)
+    line_ptr, head = walk.program_line(tiles_ptr, HEADS)
+    start, length, kind = walk.load_tile(line_ptr)
     o_row = HEADS * D
     o_ptr += start * o_row + head * D
     if HAS_LSE:
@@ -58,18 +59,19 @@ def forward_kernel(
 
 
 def _configure(heads, kv_heads, head_dim, block_size, causal, return_lse, *, strides, dtype, capability):
-    """The kernel's constants, and the plan for them."""
+    """The kernel's constants, its programs for a tile, and the plan."""
     plan = plans.forward(block_size, head_dim, dtype, capability)
     step = (plan.rows, plan.chunk, wide(block_size, strides))
-    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, return_lse), plan
+    return (heads, heads // kv_heads, head_dim, block_size, *step, causal, return_lse), heads, plan
 
 
 _launch = Launcher(forward_kernel, _configure)
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool
-) -> list[Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
+    rotation: None,
+) -> list[Tensor]:  # fmt: skip
     """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
     total_rows, heads, head_dim = q.shape
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -77,5 +79,5 @@ def forward(
     if total_rows:
         inputs, strides = side_by_side(q, k, v)
         shape = (heads, k.shape[1], head_dim, block_size, causal, return_lse)
-        _launch(tiles.shape[0] * heads, (*inputs, o, lse, tiles), strides, (scale,), shape)
+        _launch(tiles.shape[0], (*inputs, o, lse, tiles), strides, (scale,), shape)
     return [o, lse] if return_lse else [o]

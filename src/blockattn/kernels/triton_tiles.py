@@ -58,6 +58,7 @@ def expand_kernel(
     offsets_ptr, lengths_ptr, ends_ptr, tiles_ptr, slots, sequences, total_rows, bisections,
     BLOCK: tl.constexpr, LEAD: tl.constexpr, HAS_LENGTHS: tl.constexpr, STEP: tl.constexpr,
     ATTEND: tl.constexpr = tiles.ATTEND, ZERO: tl.constexpr = tiles.ZERO, POISON: tl.constexpr = tiles.POISON,
+    COLUMNS: tl.constexpr = tiles.COLUMNS,
 ):  # fmt: skip
     pieces = 2 * sequences + 1
     slot = tl.program_id(0).to(tl.int64) * STEP + tl.arange(0, STEP)
@@ -77,21 +78,24 @@ def expand_kernel(
     start = tl.where(valid, start + begin, slot * BLOCK)
     length = tl.where(valid, length, tl.minimum(tl.maximum(total_rows - slot * BLOCK, 0), BLOCK))
     kind = tl.where(valid, tl.where(is_gap, ZERO, ATTEND), POISON)
-    line_ptr = tiles_ptr + slot * 3
+    in_sequence = valid & (is_gap == 0)
+    line_ptr = tiles_ptr + slot * COLUMNS
     tl.store(line_ptr, start, mask=slot < slots)
     tl.store(line_ptr + 1, length, mask=slot < slots)
     tl.store(line_ptr + 2, kind.to(tl.int64), mask=slot < slots)
+    tl.store(line_ptr + 3, tl.where(in_sequence, begin, 0), mask=slot < slots)
+    tl.store(line_ptr + 4, tl.where(in_sequence, low // 2, 0).to(tl.int64), mask=slot < slots)
 
 
 def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: int, shift: int) -> Tensor:
-    """The same table as `blockattn.tiles.build`: `[capacity, 3]` int64 on offsets' device."""
+    """The same table as `blockattn.tiles.build`: `[capacity, 5]` int64 on offsets' device."""
     sequences = offsets.shape[0] - 1
     slots = tiles.capacity(total_rows, sequences, block_size, shift, lengths is not None)
     offsets = offsets.contiguous()
     lengths = None if lengths is None else lengths.contiguous()
     pieces = 2 * sequences + 1
     ends = torch.empty(pieces + 1, dtype=torch.int64, device=offsets.device)
-    table = torch.empty((slots, 3), dtype=torch.int64, device=offsets.device)
+    table = torch.empty((slots, tiles.COLUMNS), dtype=torch.int64, device=offsets.device)
     shape = dict(
         BLOCK=block_size,
         LEAD=tiles.lead_rows(block_size, shift),

@@ -12,11 +12,16 @@ from .. import tiles
 
 
 @triton.jit
-def program_tile(tiles_ptr, HEADS: tl.constexpr):
-    """This program's (start, length, kind, head): programs of one tile stand side by side, one a head."""
+def program_line(tiles_ptr, HEADS: tl.constexpr, COLUMNS: tl.constexpr = tiles.COLUMNS):
+    """Where the line of this program's tile stands, and its head: programs of one tile stand side by side, one a head."""
     program = tl.program_id(0)
-    line_ptr = tiles_ptr + (program // HEADS).to(tl.int64) * 3
-    return tl.load(line_ptr), tl.load(line_ptr + 1).to(tl.int32), tl.load(line_ptr + 2), program % HEADS
+    return tiles_ptr + (program // HEADS).to(tl.int64) * COLUMNS, program % HEADS
+
+
+@triton.jit
+def load_tile(line_ptr):
+    """The tile's start, length and kind."""
+    return tl.load(line_ptr), tl.load(line_ptr + 1).to(tl.int32), tl.load(line_ptr + 2)
 
 
 @triton.jit

@@ -22,20 +22,28 @@ def unchanged(x: Tensor) -> Tensor:
     return x
 
 
+def apart(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v as three tensors."""
+    return tensors
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """An attention that is ready for a batch.
 
-    attend: q, k, v in the provider's layout to o in it, differentiable; enter: `[T, heads, D]` rows to that layout; leave:
+    attend: q, k, v in the provider's layout to o in it, differentiable; join: what attend takes, made of q, k and v (three
+    tensors, or one), and part: its gradients as those of q, k and v; enter: `[T, heads, D]` rows to that layout; leave:
     back to `[R, heads, D]`; rows: `[R]` int64, the batch's rows that it computes (None: all T); layout: providers with the
     same word share the tensors that `enter` made.
     """
 
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    attend: Callable[..., Tensor]
     enter: Callable[[Tensor], Tensor] = unchanged
     leave: Callable[[Tensor], Tensor] = unchanged
     rows: Tensor | None = None
     layout: str = "rows"
+    join: Callable[..., tuple[Tensor, ...]] = apart
+    part: Callable[..., tuple[Tensor, ...]] = apart
 
 
 class Provider(Protocol):
@@ -51,10 +59,12 @@ class Provider(Protocol):
         """Ready for the batch; what it builds once (tables, masks) is timed by itself."""
 
 
-def all_providers() -> tuple[Provider, ...]:
-    """Every provider, ours first."""
-    from . import flash, flash4, flex, ours, sdpa, xformers
+def all_providers(operation: str = "attention") -> tuple[Provider, ...]:
+    """Every provider of an operation ("attention", or "rotary": q, k and v turned first), ours first."""
+    from . import flash, flash4, flex, ours, rotary, sdpa, xformers
 
+    if operation == "rotary":
+        return rotary.PROVIDERS
     return (*ours.PROVIDERS, *flash.PROVIDERS, *sdpa.PROVIDERS, *flex.PROVIDERS, *flash4.PROVIDERS, *xformers.PROVIDERS)
 
 

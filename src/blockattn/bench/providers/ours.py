@@ -13,6 +13,13 @@ from . import Prepared
 MAX_REFERENCE_TILES = 1024
 
 
+def tile_table(batch: Batch) -> TileTable:
+    """The batch's table, made without reading its contents."""
+    return TileTable.from_offsets(
+        batch.offsets, total_rows=batch.total_rows, block_size=batch.workload.block_size, check_offsets=False
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Ours:
     """`blockattn.block_attention` with one backend."""
@@ -39,10 +46,7 @@ class Ours:
         return None
 
     def prepare(self, batch: Batch) -> Prepared:
-        table = TileTable.from_offsets(
-            batch.offsets, total_rows=batch.total_rows, block_size=batch.workload.block_size, check_offsets=False
-        )
-        return Prepared(functools.partial(block_attention, offsets=table, backend=self.backend))
+        return Prepared(functools.partial(block_attention, offsets=tile_table(batch), backend=self.backend))
 
 
 PROVIDERS = tuple(Ours(backend) for backend in ("triton", "torch", "reference"))

@@ -1,0 +1,77 @@
+"""Rotary embedding of q, k and v before the attention: fused, and as a user would write it around another attention."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from blockattn import block_attention, block_attention_packed
+from blockattn.rotary import turn
+
+from ..batch import Batch
+from . import Prepared, Provider, flash
+from .ours import tile_table
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x `[T, H, D]` turned in fp32 and rounded once."""
+    return turn(x.float(), cos[:, None], sin[:, None], interleaved=True).to(x.dtype)
+
+
+class Fused:
+    name = "blockattn-fused"
+    about = "block_attention_packed(qkv, table, rotary=..., rotate_v=True)"
+
+    def obstacle(self, batch: Batch) -> str | None:
+        return None
+
+    def prepare(self, batch: Batch) -> Prepared:
+        table, heads, kv_heads = tile_table(batch), batch.workload.q_heads, batch.workload.kv_heads
+
+        def attend(qkv: Tensor) -> Tensor:
+            return block_attention_packed(
+                qkv, table, num_heads=heads, num_kv_heads=kv_heads, rotary=batch.rotary, rotate_v=True
+            )
+
+        def join(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+            return (torch.cat([q, k, v], 1),)
+
+        def part(gradient: Tensor) -> tuple[Tensor, ...]:
+            return gradient.split([heads, kv_heads, kv_heads], 1)
+
+        return Prepared(attend, layout="packed", join=join, part=part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """An attention without rotary, of q, k and v that plain torch turned before, eager or compiled."""
+
+    name: str
+    about: str
+    attention: Provider | None
+    compiled: bool
+
+    def obstacle(self, batch: Batch) -> str | None:
+        return None if self.attention is None else self.attention.obstacle(batch)
+
+    def prepare(self, batch: Batch) -> Prepared:
+        rotate = torch.compile(turned, dynamic=False) if self.compiled else turned
+        cos, sin = batch.rotary.cos, batch.rotary.sin
+        if self.attention is None:
+            table = tile_table(batch)
+
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                return block_attention(q, k, v, table)
+        else:
+            attention = self.attention.prepare(batch).attend
+        return Prepared(lambda *qkv: attention(*(rotate(x, cos, sin) for x in qkv)))
+
+
+PROVIDERS = (
+    Fused(),
+    Around("blockattn-compiled", "torch.compile of the rotation, then block_attention", None, True),
+    Around("blockattn-eager", "the rotation in eager torch, then block_attention", None, False),
+    Around("flash2-compiled", "torch.compile of the rotation, then FlashAttention 2", flash.TorchFlash(), True),
+)
