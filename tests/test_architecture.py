@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src" / "blockattn"
 
-ROTARY_PARTS = ("launch", "pairs", "plans", "tile_math", "walk")
+KERNEL_PARTS = {f"kernels.{name}" for name in ("calls", "launch", "plans", "tile_math", "walk")}
 PROVIDERS = ("flash", "flash4", "flex", "ours", "rotary", "sdpa", "xformers")
 
 # Each module and the modules of the package that it may import; "*" stands for one name.
@@ -29,11 +29,12 @@ ARROWS = {
     "kernels.tile_math": set(),
     "kernels.walk": {"tiles"},
     "kernels.triton_tiles": {"tiles", "kernels.launch"},
-    "kernels.triton_forward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
-    "kernels.triton_backward": {"kernels.launch", "kernels.plans", "kernels.tile_math", "kernels.walk"},
-    "kernels.pairs": {"rotary", "tiles", "kernels.walk"},
-    "kernels.triton_rotary_forward": {"rotary", *(f"kernels.{name}" for name in ROTARY_PARTS)},
-    "kernels.triton_rotary_backward": {"rotary", *(f"kernels.{name}" for name in ROTARY_PARTS)},
+    "kernels.pairs": {"rotary", "tiles", "kernels.launch", "kernels.plans", "kernels.walk"},
+    "kernels.calls": {"rotary", "kernels.launch", "kernels.pairs"},
+    "kernels.triton_forward": KERNEL_PARTS,
+    "kernels.triton_backward": KERNEL_PARTS,
+    "kernels.triton_rotary_forward": {*KERNEL_PARTS, "kernels.pairs"},
+    "kernels.triton_rotary_backward": {*KERNEL_PARTS, "kernels.pairs"},
     "kernels.compile": {
         f"kernels.{name}"
         for name in ("plans", "triton_backward", "triton_forward", "triton_rotary_backward", "triton_rotary_forward")

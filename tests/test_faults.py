@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backends import BACKENDS, DTYPES, HAS_GPU, HAS_TRITON, multiplies_in_tf32
-from blockattn import TileTable, block_attention
+from blockattn import RotaryTable, TileTable, block_attention
 from blockattn.testing import Case, compare, make_inputs, run
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -275,9 +275,16 @@ def test_plan_cost():
 @pytest.mark.gpu
 def test_recompiles():
     """Fifty random T, and T from 1 to 40: at most two compilations of a kernel (pytorch#141486, flash-attention#2635)."""
-    from blockattn.kernels import triton_backward, triton_forward, triton_tiles
+    from blockattn.kernels import (
+        triton_backward,
+        triton_forward,
+        triton_rotary_backward,
+        triton_rotary_forward,
+        triton_tiles,
+    )  # fmt: skip
 
     kernels = [triton_forward.forward_kernel, triton_backward.backward_kernel]
+    kernels += [triton_rotary_forward.rotary_forward_kernel, triton_rotary_backward.rotary_backward_kernel]
     kernels += [triton_tiles.count_kernel, triton_tiles.expand_kernel]
 
     def compiled():
@@ -287,7 +294,10 @@ def test_recompiles():
     generator = torch.Generator().manual_seed(0)
     for rows in (*torch.randint(1, 5000, (50,), generator=generator).tolist(), *range(1, 41)):
         q, k, v = (torch.randn(rows, 6, 48, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3))
-        block_attention(q, k, v, torch.tensor([0, rows // 2, rows], device="cuda"), backend="triton").sum().backward()
+        offsets = torch.tensor([0, rows // 2, rows], device="cuda")
+        rotary = RotaryTable(*torch.randn(2, rows, 16, device="cuda"), per_token=True)
+        for table in (None, rotary):
+            block_attention(q, k, v, offsets, rotary=table, backend="triton").sum().backward()
     assert all(after - earlier <= 2 for after, earlier in zip(compiled(), before, strict=True))
 
 

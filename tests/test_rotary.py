@@ -7,7 +7,7 @@ import torch
 
 from backends import BACKENDS, DTYPES, HAS_GPU, multiplies_in_tf32
 from blockattn import RotaryTable, TileTable, block_attention, block_attention_packed
-from blockattn.rotary import turn
+from blockattn.rotary import Rotation, turn
 from blockattn.testing import Case, compare, make_inputs, pack, run
 
 USUAL = Case((0, 1, 63, 64, 65, 150, 0), used=(0, 1, 60, 64, 32, 147, 0), before=3, after=2, q_heads=2, kv_heads=2)
@@ -373,3 +373,16 @@ def test_peak_memory(packed):
     torch.cuda.reset_peak_memory_stats()
     torch.autograd.grad(o, qkv, inputs.grad_o)
     assert torch.cuda.max_memory_allocated() - before <= 1.01 * qkv.nbytes
+
+
+@pytest.mark.skipif("triton" not in BACKENDS, reason="needs triton")
+def test_a_table_per_token_compiles_nothing_anew_for_another_batch():
+    """The integers that Triton compiles for do not change with the rows of the batch."""
+    from blockattn.kernels import pairs
+
+    found = set()
+    for rows in (16, 17, 33):
+        ones = torch.ones(rows, 8)
+        _, integers, shape = pairs.arguments(Rotation(ones, ones, None, True, True, False))
+        found.add((integers, shape))
+    assert len(found) == 1

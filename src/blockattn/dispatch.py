@@ -16,6 +16,7 @@ from types import ModuleType
 import torch
 
 BACKENDS = ("reference", "torch", "triton")
+SPARE_ROWS = {"torch": 1, "triton": 0}  # that a backend's backward wants after the last row of each gradient
 MIN_TRITON = (3, 6)
 MIN_CAPABILITY = (8, 0)
 

@@ -74,9 +74,15 @@ class BlockSelfAttention(nn.Module):
         made = dict(device=device, dtype=dtype)
         self.qkv_proj = nn.Linear(embed_dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias, **made)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=out_bias, **made) if out_proj else None
-        self.has_rotary = rotary is not None
-        self.register_buffer("rotary_cos", rotary.cos if self.has_rotary else None, persistent=False)
-        self.register_buffer("rotary_sin", rotary.sin if self.has_rotary else None, persistent=False)
+        self.register_buffer("rotary_cos", None if rotary is None else rotary.cos, persistent=False)
+        self.register_buffer("rotary_sin", None if rotary is None else rotary.sin, persistent=False)
+
+    @property
+    def rotary(self) -> RotaryTable | None:
+        """The layer's own table, where its buffers are; None when it has none."""
+        if self.rotary_cos is None:
+            return None
+        return RotaryTable(self.rotary_cos, self.rotary_sin, per_token=False)
 
     def forward(
         self,
@@ -96,8 +102,7 @@ class BlockSelfAttention(nn.Module):
         if x.ndim != 2 or x.shape[1] != self.embed_dim:
             raise ValueError(f"x must have shape [T, {self.embed_dim}], got {tuple(x.shape)}")
         cut = {} if isinstance(offsets, TileTable) else dict(block_size=self.block_size, shift=self.shift)
-        if rotary is None and self.has_rotary:
-            rotary = RotaryTable(self.rotary_cos, self.rotary_sin, per_token=False)
+        rotary = self.rotary if rotary is None else rotary
         o = block_attention_packed(
             self.qkv_proj(x),
             offsets,
@@ -119,12 +124,12 @@ class BlockSelfAttention(nn.Module):
         """`to(dtype)`, `half()` and the like change the parameters, but not the dtype of the table."""
         cos, sin = self.rotary_cos, self.rotary_sin
         super()._apply(fn, recurse)
-        if self.has_rotary and self.rotary_cos.dtype != cos.dtype:
+        if cos is not None and self.rotary_cos.dtype != cos.dtype:
             self.rotary_cos, self.rotary_sin = (x.to(self.rotary_cos.device) for x in (cos, sin))
         return self
 
     def extra_repr(self) -> str:
         cut = f"block_size={self.block_size}, shift={self.shift}, causal={self.causal}"
         heads = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
-        rotary = f", rotary={self.has_rotary}, interleaved={self.interleaved}, rotate_v={self.rotate_v}"
+        rotary = f", rotary={self.rotary_cos is not None}, interleaved={self.interleaved}, rotate_v={self.rotate_v}"
         return f"{heads}, {cut}{rotary}"

@@ -13,7 +13,6 @@ costs three times the host time, and importing this module imports neither trito
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,22 +42,6 @@ _PLAIN = (Tensor, torch.nn.Parameter)  # tensors that no subclass or dispatch mo
 _TENSORS = 7  # q, k, v, tiles, cos, sin and start_positions come first
 
 
-class Options(NamedTuple):
-    """The arguments of `attention` and `attention_backward` after their tensors."""
-
-    q_heads: int
-    kv_heads: int
-    block_size: int
-    causal: bool
-    scale: float
-    return_lse: bool
-    per_token: bool
-    interleaved: bool
-    rotate_v: bool
-    check_positions: bool
-    backend: str | None
-
-
 def split_packed(qkv: Tensor, q_heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v as views of `[T, (Hq + 2 Hk) · D]`, `[T, Hq + 2 Hk, D]` or `[T, 3, H, D]`."""
     if qkv.ndim == 4:
@@ -80,41 +63,41 @@ def _build_tiles(
 
 def _attention(
     q: Tensor, k: Tensor | None, v: Tensor | None, tiles: Tensor, cos: Tensor | None, sin: Tensor | None,
-    start_positions: Tensor | None, *options,
+    start_positions: Tensor | None, q_heads: int, kv_heads: int, block_size: int, causal: bool, scale: float,
+    return_lse: bool, per_token: bool, interleaved: bool, rotate_v: bool, check: bool, backend: str | None,
 ) -> list[Tensor]:  # fmt: skip
-    given = Options(*options)
     if k is None:
-        q, k, v = split_packed(q, given.q_heads, given.kv_heads)
-    rotation = _rotation(cos, sin, start_positions, given)
-    if rotation is not None and given.check_positions and not given.per_token:
+        q, k, v = split_packed(q, q_heads, kv_heads)
+    rotation = None if cos is None else Rotation(cos, sin, start_positions, per_token, interleaved, rotate_v)
+    if check and rotation is not None and not per_token:
         check_positions(rotation, tiles)
-    backend = dispatch.resolve(given.backend, q.device, q.dtype)
-    module = dispatch.kernels(backend, "forward", rotation is not None)
-    return module.forward(q, k, v, tiles, given.block_size, given.causal, given.scale, given.return_lse, rotation)
+    module = dispatch.kernels(dispatch.resolve(backend, q.device, q.dtype), "forward", rotation is not None)
+    return module.forward(q, k, v, tiles, block_size, causal, scale, return_lse, rotation)
 
 
 def _attention_backward(
     grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor | None, v: Tensor | None, tiles: Tensor,
-    cos: Tensor | None, sin: Tensor | None, start_positions: Tensor | None, *options,
+    cos: Tensor | None, sin: Tensor | None, start_positions: Tensor | None, q_heads: int, kv_heads: int, block_size: int,
+    causal: bool, scale: float, _return_lse: bool, per_token: bool, interleaved: bool, rotate_v: bool, _check: bool,
+    backend: str | None,
 ) -> list[Tensor]:  # fmt: skip
-    given = Options(*options)
-    outputs = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v) if x is not None]
-    gradients = outputs
+    backend = dispatch.resolve(backend, q.device, q.dtype)
+    total_rows, spare_rows = q.shape[0], dispatch.SPARE_ROWS[backend]
+    outputs = gradients = [_empty_like(x, spare_rows) for x in (q, k, v) if x is not None]
     if k is None:
-        q, k, v = split_packed(q, given.q_heads, given.kv_heads)
-        gradients = split_packed(outputs[0], given.q_heads, given.kv_heads)
-    rotation = _rotation(cos, sin, start_positions, given)
-    module = dispatch.kernels(dispatch.resolve(given.backend, q.device, q.dtype), "backward", rotation is not None)
-    module.backward(
-        grad_o, grad_lse, q, k, v, tiles, given.block_size, given.causal, given.scale, rotation, tuple(gradients)
-    )
-    return outputs
+        q, k, v = split_packed(q, q_heads, kv_heads)
+        gradients = split_packed(outputs[0], q_heads, kv_heads)
+    rotation = None if cos is None else Rotation(cos, sin, start_positions, per_token, interleaved, rotate_v)
+    module = dispatch.kernels(backend, "backward", rotation is not None)
+    module.backward(grad_o, grad_lse, q, k, v, tiles, block_size, causal, scale, rotation, tuple(gradients))
+    return [x[:total_rows] for x in outputs] if spare_rows else outputs
 
 
-def _rotation(cos: Tensor | None, sin: Tensor | None, start_positions: Tensor | None, given: Options) -> Rotation | None:
-    if cos is None:
-        return None
-    return Rotation(cos, sin, start_positions, given.per_token, given.interleaved, given.rotate_v)
+def _empty_like(x: Tensor, spare_rows: int) -> Tensor:
+    """A contiguous tensor of x's shape with spare rows at its end."""
+    if not spare_rows:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return torch.empty((x.shape[0] + spare_rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
 
 
 _library.impl("build_tiles", _build_tiles, "CompositeExplicitAutograd")
@@ -129,11 +112,10 @@ def _(offsets, lengths, total_rows, block_size, shift, check):
 
 
 @torch.library.register_fake("blockattn::attention", lib=_library)
-def _(q, k, v, tiles, cos, sin, start_positions, *options):
-    given = Options(*options)
-    shape = (q if k is not None else split_packed(q, given.q_heads, given.kv_heads)[0]).shape
+def _(q, k, v, tiles, cos, sin, start_positions, q_heads, kv_heads, block_size, causal, scale, return_lse, *others):
+    shape = (q if k is not None else split_packed(q, q_heads, kv_heads)[0]).shape
     o = q.new_empty(shape)
-    return [o, q.new_empty(shape[:2], dtype=torch.float32)] if given.return_lse else [o]
+    return [o, q.new_empty(shape[:2], dtype=torch.float32)] if return_lse else [o]
 
 
 @torch.library.register_fake("blockattn::attention_backward", lib=_library)

@@ -155,9 +155,9 @@ def backward(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool,
     scale: float, rotation: Rotation | None, gradients: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """Write dq `[T, Hq, D]`, dk and dv `[T, Hk, D]` in their inputs' dtype; see `blockattn.ops`."""
+    """Write dq `[T + 1, Hq, D]`, dk and dv `[T + 1, Hk, D]`, whose last row takes the padding; see `blockattn.ops`."""
     total_rows, heads, _ = q.shape
-    dq, dk, dv = padded = [x.new_zeros((total_rows + 1, *x.shape[1:])) for x in (q, k, v)]
+    dq, dk, dv = (gradient.zero_() for gradient in gradients)
     v_rotation = rotation if rotation is not None and rotation.rotate_v else None
     for group in _groups(tiles, heads, total_rows, block_size, causal, rotation):
         inputs = _turned_inputs(group, q, k, v, rotation)
@@ -175,8 +175,8 @@ def backward(
             if out.shape[1] < heads:
                 tile_gradient = tile_gradient.unflatten(1, (out.shape[1], -1)).sum(2)
             group.scatter(group.turned(tile_gradient, turned_by, back=True), out)
-    for gradient, out in zip(gradients, padded, strict=True):
-        gradient.copy_(_finish(out, tiles))
+    for gradient in gradients:
+        _finish(gradient, tiles)
 
 
 def _turned_inputs(group: _Group, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation | None) -> list[Tensor]:

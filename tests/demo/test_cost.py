@@ -32,7 +32,7 @@ def test_both_give_what_the_layer_projects(attention):
     model = ClozeModel(settings).eval()
     for layer in model.layers:
         x = model.embed(batch)
-        o = attention(layer.qkv(x), layer.table(batch), layer.rotary)
+        o = attention(layer.qkv(x), layer.table(batch), layer.attention.rotary)
         expected = layer.attention(layer.attention_norm(x), layer.table(batch))
         torch.testing.assert_close(layer.attention.out_proj(o.flatten(1)), expected)
 

@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import importlib
 import os
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -145,7 +146,8 @@ def _table(verdicts: list[Verdict]) -> str:
     """The verdicts as Markdown: the tests that killed, numbered, then a table for each module."""
     kills = collections.Counter(v.killer for v in verdicts if v.killer)
     numbers = {name: f"T{i}" for i, (name, _) in enumerate(sorted(kills.items(), key=lambda x: (-x[1], x[0])), 1)}
-    lines = ["# Mutants of the Triton kernels", "", f"{_counts(verdicts)}. Written by `make mutation`.", ""]
+    counts = f"{_counts(verdicts)}. Written by `make mutation`, for the kernels of commit {_commit()}."
+    lines = ["# Mutants of the Triton kernels", "", counts, ""]
     lines += ["A mutant is killed by the first test that fails, in order of cost.", ""]
     lines += ["| | test | kills |", "|---|---|---|"]
     lines += [f"| {number} | {_code(name)} | {kills[name]} |" for name, number in numbers.items()]
@@ -154,6 +156,11 @@ def _table(verdicts: list[Verdict]) -> str:
         lines += ["|---|---|---|---|"]
         lines += [_row(v, numbers) for v in verdicts if v.mutant.module == module]
     return "\n".join([*lines, ""])
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(TABLE.parent), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _row(verdict: Verdict, numbers: dict[str, str]) -> str:

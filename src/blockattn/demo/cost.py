@@ -113,7 +113,7 @@ def _cost(attention: Attention, model: ClozeModel, batches: list[JaggedBatch]) -
         with torch.no_grad():
             qkv = model.layers[0].qkv(model.embed(batch))
         qkv.requires_grad_()
-        return qkv, [functools.partial(attention, qkv, layer.table(batch), layer.rotary) for layer in model.layers]
+        return qkv, [functools.partial(attention, qkv, layer.table(batch), layer.attention.rotary) for layer in model.layers]
 
     def forward_backward(call: tuple[Tensor, list[Callable[[], Tensor]]]) -> None:
         qkv, forwards = call

@@ -54,11 +54,6 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(settings.dropout)
 
-    @property
-    def rotary(self) -> RotaryTable:
-        """The table of the attention, on its device."""
-        return RotaryTable(self.attention.rotary_cos, self.attention.rotary_sin, per_token=False)
-
     def table(self, batch: JaggedBatch) -> TileTable:
         """The batch cut at this layer's shift."""
         return batch.tables[self.attention.shift]

@@ -44,7 +44,7 @@ def layer_weights(model: ClozeModel, batch: JaggedBatch, first: int) -> list[Ten
     weights = []
     for layer in model.layers:
         q, k, _ = layer.qkv(x).unbind(1)
-        weights.append(attention_weights(q, k, layer.table(batch), layer.rotary, first).mean(0))
+        weights.append(attention_weights(q, k, layer.table(batch), layer.attention.rotary, first).mean(0))
         x = layer(x, batch)
     return weights
 

@@ -6,12 +6,16 @@ channels are sums of two products, so the pairs are only put side by side again 
 a sine of 0.
 """
 
+import math
+
 import triton
 import triton.language as tl
 
 from .. import tiles
 from ..rotary import Rotation
 from . import walk
+from .launch import wide
+from .plans import Plan
 
 
 @triton.jit
@@ -22,9 +26,9 @@ def first_angle(
     """The table's line for a tile's first row, and the tile's kind: poisoned when the table lacks one of its positions."""
     if PER_TOKEN:
         return start, kind
-    line = tl.load(line_ptr + 3)
+    line = walk.load_position(line_ptr)
     if HAS_STARTS:
-        line += tl.load(starts_ptr + tl.load(line_ptr + 4), mask=kind == ATTEND, other=0).to(tl.int64)
+        line += tl.load(starts_ptr + walk.load_sequence(line_ptr), mask=kind == ATTEND, other=0).to(tl.int64)
     beyond = (kind == ATTEND) & (length > 0) & ((line < 0) | (line + length > lines))
     return line, tl.where(beyond, POISON, kind)
 
@@ -133,12 +137,25 @@ def _second_channel(pairs, D: tl.constexpr, R: tl.constexpr):
     return tl.where(pairs < R // 2, pairs + R // 2, pairs + D // 2)
 
 
-def shape_of(rotation: Rotation) -> tuple:
-    """What a kernel is compiled for: R, the table's dtype, start_positions' dtype or None, and the options."""
-    cos, _, starts, *options = rotation
-    return 2 * cos.shape[1], cos.dtype, None if starts is None else starts.dtype, *options
+def arguments(rotation: Rotation | None) -> tuple[tuple, tuple[int, ...], tuple]:
+    """What a rotary kernel takes besides the plain one's arguments: tensors, integers, and what it is compiled for.
+
+    A table per token has a line for every row, so the number of its lines, which changes with the batch, is not passed.
+    """
+    if rotation is None:
+        return (), (), ()
+    cos, sin, starts, per_token, *options = rotation
+    lines = 0 if per_token else cos.shape[0]
+    shape = (2 * cos.shape[1], cos.dtype, None if starts is None else starts.dtype, per_token, *options)
+    return (cos, sin, starts), (cos.stride(0), sin.stride(0), lines), shape
 
 
-def table_strides(rotation: Rotation) -> tuple[int, int, int]:
-    """Row strides of cos and sin, and the lines of the table."""
-    return rotation.cos.stride(0), rotation.sin.stride(0), rotation.cos.shape[0]
+def configure(
+    plan: Plan, program_heads: int, strides: tuple[int, ...], heads, kv_heads, head_dim, block_size, causal, has_lse, dim,
+    _table_dtype, starts_dtype, per_token, interleaved, rotate_v,
+) -> tuple[tuple, int, Plan]:  # fmt: skip
+    """A rotary kernel's constants, its programs for a tile, and the plan; a program computes several of program_heads."""
+    at_once = math.gcd(program_heads, plan.heads)
+    step = (plan.rows, plan.chunk, at_once, plan.stages, wide(block_size, strides[:-1]))  # the last are the table's lines
+    options = (causal, has_lse, per_token, starts_dtype is not None, interleaved, rotate_v)
+    return (heads, heads // kv_heads, head_dim, dim, block_size, *step, *options), program_heads // at_once, plan

@@ -10,10 +10,9 @@ the registers are written CHUNK channels at a time; scores are then recomputed f
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from . import plans, tile_math, walk
-from .launch import Launcher, side_by_side, wide
+from . import calls, plans, tile_math, walk
+from .launch import Launcher, wide
 
 
 @triton.jit
@@ -106,16 +105,6 @@ def _configure(heads, kv_heads, head_dim, block_size, causal, has_dlse, *, strid
 _launch = Launcher(backward_kernel, _configure)
 
 
-def backward(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool,
-    scale: float, rotation: None, gradients: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
-    """Write dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, whose heads stand side by side; see `blockattn.ops`."""
-    total_rows, heads, head_dim = q.shape
-    kv_heads = k.shape[1]
-    if total_rows:
-        (do, q, k, v), strides = side_by_side(do, q, k, v)
-        dlse = None if dlse is None else dlse.contiguous()
-        shape = (heads, kv_heads, head_dim, block_size, causal, dlse is not None)
-        strides = (*strides, gradients[0].stride(0), gradients[1].stride(0))
-        _launch(tiles.shape[0], (do, dlse, q, k, v, *gradients, tiles), strides, (scale,), shape)
+def backward(*arguments) -> None:
+    """`calls.backward` with this kernel."""
+    calls.backward(_launch, *arguments)

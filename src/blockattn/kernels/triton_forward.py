@@ -5,13 +5,12 @@
 Blocks too large for one accumulator are computed ROWS queries at a time, head dims too large in CHUNK channels.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import plans, tile_math, walk
-from .launch import Launcher, side_by_side, wide
+from . import calls, plans, tile_math, walk
+from .launch import Launcher, wide
 
 
 @triton.jit
@@ -68,16 +67,6 @@ def _configure(heads, kv_heads, head_dim, block_size, causal, return_lse, *, str
 _launch = Launcher(forward_kernel, _configure)
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
-    rotation: None,
-) -> list[Tensor]:  # fmt: skip
-    """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
-    total_rows, heads, head_dim = q.shape
-    o = torch.empty_like(q, memory_format=torch.contiguous_format)
-    lse = torch.empty((total_rows, heads), dtype=torch.float32, device=q.device) if return_lse else None
-    if total_rows:
-        inputs, strides = side_by_side(q, k, v)
-        shape = (heads, k.shape[1], head_dim, block_size, causal, return_lse)
-        _launch(tiles.shape[0], (*inputs, o, lse, tiles), strides, (scale,), shape)
-    return [o, lse] if return_lse else [o]
+def forward(*arguments) -> list[Tensor]:
+    """`calls.forward` with this kernel."""
+    return calls.forward(_launch, *arguments)

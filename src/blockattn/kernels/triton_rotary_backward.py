@@ -8,15 +8,11 @@ Channels are held as pairs (`pairs.py`), CHUNK of them at a time; where they do 
 for each chunk.
 """
 
-import math
-
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from ..rotary import Rotation
-from . import pairs, plans, tile_math, walk
-from .launch import Launcher, side_by_side, wide
+from . import calls, pairs, plans, tile_math, walk
+from .launch import Launcher
 
 
 @triton.jit
@@ -134,31 +130,15 @@ def rotary_backward_kernel(
         pairs.store_pairs(dk_ptr + kv_head * D, dkv_row, keys, length, first, dka, dkb, D, R, CHUNK, INTERLEAVED)
 
 
-def _configure(
-    heads, kv_heads, head_dim, block_size, causal, has_dlse, dim, _table_dtype, starts_dtype, per_token, interleaved,
-    rotate_v, *, strides, dtype, capability,
-):  # fmt: skip
+def _configure(heads, kv_heads, head_dim, block_size, *options, strides, dtype, capability):
     """The kernel's constants, its programs for a tile, and the plan."""
     plan = plans.rotary_backward(block_size, head_dim, dtype, heads // kv_heads, capability)
-    at_once = math.gcd(kv_heads, plan.heads)
-    step = (plan.rows, plan.chunk, at_once, plan.stages, wide(block_size, strides))
-    options = (causal, has_dlse, per_token, starts_dtype is not None, interleaved, rotate_v)
-    return (heads, heads // kv_heads, head_dim, dim, block_size, *step, *options), kv_heads // at_once, plan
+    return pairs.configure(plan, kv_heads, strides, heads, kv_heads, head_dim, block_size, *options)
 
 
 _launch = Launcher(rotary_backward_kernel, _configure)
 
 
-def backward(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool,
-    scale: float, rotation: Rotation, gradients: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
-    """Write dq `[T, Hq, D]`, dk and dv `[T, Hk, D]`, whose heads stand side by side; see `blockattn.ops`."""
-    total_rows, heads, head_dim = q.shape
-    if total_rows:
-        (do, q, k, v), strides = side_by_side(do, q, k, v)
-        dlse = None if dlse is None else dlse.contiguous()
-        shape = (heads, k.shape[1], head_dim, block_size, causal, dlse is not None, *pairs.shape_of(rotation))
-        tensors = (do, dlse, q, k, v, *gradients, tiles, rotation.cos, rotation.sin, rotation.start_positions)
-        strides = (*strides, gradients[0].stride(0), gradients[1].stride(0), *pairs.table_strides(rotation))
-        _launch(tiles.shape[0], tensors, strides, (scale,), shape)
+def backward(*arguments) -> None:
+    """`calls.backward` with this kernel."""
+    calls.backward(_launch, *arguments)

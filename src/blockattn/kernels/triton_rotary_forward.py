@@ -6,16 +6,12 @@ Turned q and k (and v where ROTATE_V) are rounded once, to the dtype that they c
 are held as pairs (`pairs.py`), CHUNK of them at a time.
 """
 
-import math
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..rotary import Rotation
-from . import pairs, plans, tile_math, walk
-from .launch import Launcher, side_by_side, wide
+from . import calls, pairs, plans, tile_math, walk
+from .launch import Launcher
 
 
 @triton.jit
@@ -93,32 +89,15 @@ def rotary_forward_kernel(
                 pairs.store_pairs(o_ptr + head * D, o_row, queries, length, first, oa, ob, D, R, CHUNK, INTERLEAVED)
 
 
-def _configure(
-    heads, kv_heads, head_dim, block_size, causal, return_lse, dim, _table_dtype, starts_dtype, per_token, interleaved,
-    rotate_v, *, strides, dtype, capability,
-):  # fmt: skip
+def _configure(heads, kv_heads, head_dim, block_size, *options, strides, dtype, capability):
     """The kernel's constants, its programs for a tile, and the plan."""
     plan = plans.rotary_forward(block_size, head_dim, dtype, capability)
-    at_once = math.gcd(heads, plan.heads)
-    step = (plan.rows, plan.chunk, at_once, plan.stages, wide(block_size, strides))
-    options = (causal, return_lse, per_token, starts_dtype is not None, interleaved, rotate_v)
-    return (heads, heads // kv_heads, head_dim, dim, block_size, *step, *options), heads // at_once, plan
+    return pairs.configure(plan, heads, strides, heads, kv_heads, head_dim, block_size, *options)
 
 
 _launch = Launcher(rotary_forward_kernel, _configure)
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, block_size: int, causal: bool, scale: float, return_lse: bool,
-    rotation: Rotation,
-) -> list[Tensor]:  # fmt: skip
-    """o `[T, Hq, D]` in q's dtype and, when asked for, lse `[T, Hq]` fp32; see `blockattn.ops`."""
-    total_rows, heads, head_dim = q.shape
-    o = torch.empty_like(q, memory_format=torch.contiguous_format)
-    lse = torch.empty((total_rows, heads), dtype=torch.float32, device=q.device) if return_lse else None
-    if total_rows:
-        inputs, strides = side_by_side(q, k, v)
-        shape = (heads, k.shape[1], head_dim, block_size, causal, return_lse, *pairs.shape_of(rotation))
-        tensors = (*inputs, o, lse, tiles, rotation.cos, rotation.sin, rotation.start_positions)
-        _launch(tiles.shape[0], tensors, (*strides, *pairs.table_strides(rotation)), (scale,), shape)
-    return [o, lse] if return_lse else [o]
+def forward(*arguments) -> list[Tensor]:
+    """`calls.forward` with this kernel."""
+    return calls.forward(_launch, *arguments)

@@ -25,6 +25,18 @@ def load_tile(line_ptr):
 
 
 @triton.jit
+def load_position(line_ptr):
+    """The place of the tile's first row in its sequence."""
+    return tl.load(line_ptr + 3)
+
+
+@triton.jit
+def load_sequence(line_ptr):
+    """The number of the tile's sequence."""
+    return tl.load(line_ptr + 4)
+
+
+@triton.jit
 def rows_from(first, COUNT: tl.constexpr, WIDE: tl.constexpr):
     """Row numbers inside a tile, `[COUNT]`: 64 bits wide where a row's offset from its tile's start needs them."""
     rows = first + tl.arange(0, COUNT)
