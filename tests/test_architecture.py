@@ -8,7 +8,7 @@ import pytest
 SOURCE = pathlib.Path(__file__).parent.parent / "src" / "blockattn"
 
 KERNEL_PARTS = {f"kernels.{name}" for name in ("calls", "launch", "plans", "tile_math", "walk")}
-PROVIDERS = ("flash", "flash4", "flex", "ours", "rotary", "sdpa", "xformers")
+PROVIDERS = ("flash", "flash4", "flex", "layer", "ours", "rotary", "sdpa", "xformers")
 
 # Each module and the modules of the package that it may import; "*" stands for one name.
 ARROWS = {
@@ -52,6 +52,14 @@ ARROWS = {
         "bench.providers",
         "bench.providers.flash",
         "bench.providers.ours",
+    },
+    "bench.providers.layer": {
+        "nn",
+        "bench.batch",
+        "bench.providers",
+        "bench.providers.flash",
+        "bench.providers.ours",
+        "bench.providers.rotary",
     },
     "bench.providers.sdpa": {"bench.batch", "bench.providers"},
     "bench.providers.flash": {"bench.batch", "bench.providers"},

@@ -8,6 +8,7 @@ import torch
 from blockattn import cli
 from blockattn.bench import command, measure, timer
 from blockattn.bench.providers import all_providers
+from blockattn.bench.result import BASELINES, Run
 
 SMALL = ["--workload", "B2,H2,D16,L70,block64", "--provider", "blockattn-torch", "--provider", "flash2"]
 
@@ -35,13 +36,37 @@ def test_bench_prints_writes_and_reports(tmp_path, capsys):
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_rotary_is_added(tmp_path, capsys, monkeypatch):
+def test_rotary_and_a_layer_are_added(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     path = tmp_path / "run.json"
-    assert cli.main(["bench", *SMALL, "--direction", "fwd", "--rotary", "--json", str(path)]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert {row["operation"] for row in rows} == {"attention", "rotary"}
-    assert "B2,H2,D16,L70,block64, rotary" in capsys.readouterr().out
+    arguments = ["--workload", "B2,H2,D16,L70,block64", "--direction", "fwd", "--rotary", "--layer", "--json", str(path)]
+    assert cli.main(["bench", *arguments]) == 0
+    run = Run.read(path)
+    asked = {operation: {provider.name for provider in all_providers(operation)} for operation in BASELINES}
+    assert {place.operation: {row.provider for row in rows} for place, rows in run.by_place()} == asked
+    assert set(run.providers) == set.union(*asked.values())
+    out = capsys.readouterr().out
+    assert "B2,H2,D16,L70,block64, rotary" in out
+    assert "B2,H2,D16,L70,block64, layer" in out
+
+
+def test_names_choose_what_is_measured_of_every_operation(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    names = ["--provider", "blockattn-layer", "--provider", "flash2-compiled-layer", "--provider", "blockattn-fused"]
+    arguments = ["--workload", "B2,H2,D16,L70,block64", "--direction", "fwd+bwd", "--layer", *names]
+    assert cli.main(["bench", *arguments, "--json", str(path)]) == 0
+    run = Run.read(path)
+    found = [(row.operation, row.provider, row.status, row.tbs) for row in run.rows]
+    assert found == [("layer", "blockattn-layer", "timed", None), ("layer", "flash2-compiled-layer", "absent", None)]
+    out = capsys.readouterr().out
+    assert "TFLOP/s" in out
+    assert "TB/s" not in out
+    assert cli.main(["bench", *arguments, "--rotary", "--json", str(path)]) == 0
+    assert {row.operation for row in Run.read(path).rows} == {"rotary", "layer"}
+    with pytest.raises(SystemExit, match="provider must be one that computes attention, got blockattn-fused"):
+        cli.main(["bench", "--provider", "blockattn-fused"])
+    with pytest.raises(SystemExit, match="provider must be one that computes attention, got blockattn-layer"):
+        cli.main(["accuracy", "--provider", "blockattn-layer"])
 
 
 def test_one_direction_and_lengths_from_a_file(tmp_path, capsys):
@@ -117,7 +142,8 @@ def test_digits_are_not_cut_in_a_narrow_terminal(tmp_path, capsys, monkeypatch, 
 
 
 def test_the_help_names_every_provider():
-    assert ", ".join(provider.name for provider in all_providers()) == command.PROVIDER_NAMES
+    names = {operation: [provider.name for provider in all_providers(operation)] for operation in BASELINES}
+    assert {operation: ", ".join(some) for operation, some in names.items()} == command.PROVIDER_NAMES
 
 
 def test_an_earlier_run_is_printed_and_reported_again(tmp_path, capsys, monkeypatch):

@@ -9,6 +9,7 @@ from blockattn.bench import gate, measure
 from blockattn.bench.batch import make_batch
 from blockattn.bench.providers import ours, sdpa
 from blockattn.bench.workloads import Workload
+from blockattn.nn import BlockSelfAttention
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +64,33 @@ def test_faults_in_a_part_are_stopped(part, batch, sampled):
     assert any(line.startswith("dk") for line in gate.faults(restricted, results)), part
 
 
+@pytest.mark.parametrize("operation", ["attention", "rotary", "layer"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 64])
-def test_the_yardstick_itself_passes(rows):
+def test_the_yardstick_itself_passes(rows, operation):
     """Few rows are no reason to call rounding a bias."""
+    workload = Workload("few", given=(rows,), q_heads=1, kv_heads=1, head_dim=16)
     for seed in range(20):
-        batch = make_batch(Workload("few", given=(rows,), q_heads=1, kv_heads=1, head_dim=16), "cpu", seed=seed)
+        batch = make_batch(workload, "cpu", seed=seed, operation=operation)
         sampled = gate.sample(batch, torch.arange(1))
         assert gate.faults(sampled, sampled.loop) == []
+
+
+def test_the_truth_of_a_layer_is_the_layer_in_fp64():
+    """The module's own forward and autograd's dx, on all tiles and on some."""
+    workload = Workload("grouped", given=(64, 1, 130, 0, 3), q_heads=4, kv_heads=2, head_dim=16)
+    batch = make_batch(workload, "cpu", operation="layer")
+    layer = BlockSelfAttention(64, 4, 2, rotate_v=True, dtype=torch.float64)
+    qkv_weight, out_weight = batch.weights
+    layer.load_state_dict({"qkv_proj.weight": qkv_weight, "out_proj.weight": out_weight})
+    x = batch.q.flatten(1).double().requires_grad_()
+    y = layer(x, batch.offsets, batch.rotary, backend="reference")
+    (dx,) = torch.autograd.grad(y, x, batch.do.flatten(1).double())
+    for tiles in (torch.arange(len(batch.lengths)), torch.tensor([1, 4])):
+        sampled = gate.sample(batch, tiles)
+        assert set(sampled.truth) == set(sampled.loop) == {"o", "dx"}
+        for name, want in (("o", y), ("dx", dx)):
+            torch.testing.assert_close(sampled.truth[name].flatten(1), want[sampled.rows], rtol=1e-9, atol=1e-9)
+            assert sampled.loop[name].dtype == torch.bfloat16
 
 
 def test_one_wrong_tile_is_stopped(batch, sampled):

@@ -1,13 +1,17 @@
 """Measuring on a CPU: what is timed, and what stands in the table instead of a time."""
 
+import dataclasses
+import re
+
 import pytest
 import torch
+from torch._functorch import config as functorch_config
 
 from blockattn import TileTable, block_attention
 from blockattn.bench import measure, timer
 from blockattn.bench.accuracy import accuracy
-from blockattn.bench.batch import make_batch
-from blockattn.bench.providers import Prepared, all_providers, chosen, ours, sdpa
+from blockattn.bench.batch import OPERATIONS, make_batch
+from blockattn.bench.providers import Prepared, all_providers, chosen, layer, ours, rotary, sdpa
 from blockattn.bench.result import DIRECTIONS
 from blockattn.bench.workloads import Workload
 from blockattn.rotary import turn
@@ -47,9 +51,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(timer, "CPU_MS", 1)
 
 
-def run(*providers, directions=DIRECTIONS, workload=WORKLOAD):
+def run(*providers, directions=DIRECTIONS, workload=WORKLOAD, operation="attention"):
     steps = []
-    rows = measure.measure(workload, providers, directions, None, CPU, lambda text, some: steps.append(text))
+    rows = measure.measure(workload, providers, directions, None, CPU, lambda text, some: steps.append(text), operation)
     return rows, steps
 
 
@@ -107,9 +111,18 @@ def test_every_provider_of_a_gpu_says_so_on_a_cpu():
 
 
 def test_providers_by_name():
-    assert [provider.name for provider in chosen(["sdpa-math", "flash2"])] == ["flash2", "sdpa-math"]
-    with pytest.raises(ValueError, match=r"provider must be one of blockattn-triton, .*, got 'flash3'"):
-        chosen(["flash3"])
+    def names(asked, operations=OPERATIONS):
+        return {operation: [provider.name for provider in some] for operation, some in chosen(asked, operations).items()}
+
+    assert names(["sdpa-math", "flash2"]) == {"attention": ["flash2", "sdpa-math"]}
+    some = ["blockattn-layer", "flash2-compiled", "blockattn-fused"]
+    assert names(some) == {"rotary": ["blockattn-fused", "flash2-compiled"], "layer": ["blockattn-layer"]}
+    assert names([*some, "flash2"], ("attention",)) == {"attention": ["flash2"]}
+    assert set(names(None)) == set(OPERATIONS)
+    with pytest.raises(ValueError, match=r"must be one of blockattn-triton, .*, flash2-compiled-layer, got 'flash3'"):
+        chosen(["flash2", "flash3"])
+    with pytest.raises(ValueError, match="provider must be one that computes attention or rotary, got blockattn-layer"):
+        chosen(["blockattn-layer"], ("attention", "rotary"))
 
 
 class SlowlyBroken(Planted):
@@ -223,12 +236,97 @@ def test_rotary_providers_equal_the_oracle_and_count_the_table(monkeypatch):
 
 
 def test_a_wrong_rotation_is_wrong(monkeypatch):
-    from blockattn.bench.providers import rotary
-
     monkeypatch.setattr(rotary, "turned", lambda x, cos, sin: turn(x.float(), cos[:, None], -sin[:, None], True).to(x.dtype))
     eager = rotary.PROVIDERS[2:3]
     (row,) = measure.measure(WORKLOAD, eager, ("forward",), None, CPU, lambda text, some: None, "rotary")
     assert row.status == "wrong"
+
+
+def test_layers_equal_the_oracle_and_count_their_products(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(timer, "samples", lambda call, device: [1.0])
+    workload = Workload("grouped", given=(64, 70, 3), q_heads=4, kv_heads=2, head_dim=16)
+    rows, _ = run(*all_providers("layer"), workload=workload, operation="layer")
+    assert {row.provider: row.status for row in rows} == {
+        "blockattn-layer": "timed", "blockattn-compiled-layer": "timed", "flash2-compiled-layer": "absent",
+    }  # fmt: skip
+    assert {(row.operation, row.tbs, row.share) for row in rows} == {("layer", None, None)}
+    forward = 2 * 137 * 64 * (4 + 2 * 2) * 16 + 2 * 137 * 4 * 16 * 64
+    for row, passes, products in zip(rows, (1, 2, 3), (2, 5, 7)):
+        attention = products * 2 * (64**2 + 64**2 + 6**2 + 3**2) * 16 * 4
+        assert row.tflops == pytest.approx((passes * forward + attention) / 1e-3 * 1e-12)
+
+
+def test_a_backward_of_a_layer_gives_three_gradients():
+    """Those of x and both weights, leaves of their own, are what is timed; the gate sees the first."""
+    batch = make_batch(WORKLOAD, CPU, operation="layer")
+    prepared = layer.PROVIDERS[0].prepare(batch)
+    leaves = measure.enter(prepared, batch)
+    assert [tuple(x.shape) for x in leaves.inputs] == [(137, 32), (96, 32), (32, 32)]
+    assert len({x.data_ptr() for x in (*leaves.inputs, leaves.do, batch.q, batch.do, *batch.weights)}) == 8
+    gradients = measure._call(prepared, leaves, "both")()
+    assert [x.shape for x in gradients] == [x.shape for x in leaves.inputs]
+    results = measure.run_once(prepared, leaves, ("o", "dx"))
+    assert results["o"].shape == results["dx"].shape == batch.q.shape
+    assert results["dx"].flatten(1).equal(gradients[0])
+
+
+class PlantedInLayer(Planted):
+    """The layer, but dx comes out 1 % too large."""
+
+    def prepare(self, batch):
+        prepared = layer.PROVIDERS[0].prepare(batch)
+
+        def attend(x, *weights):
+            return prepared.attend(x + 0.01 * (x - x.detach()), *weights)
+
+        return dataclasses.replace(prepared, attend=attend)
+
+
+def test_one_per_cent_in_dx_is_wrong_and_not_timed():
+    rows, _ = run(PlantedInLayer(), directions=("both",), operation="layer")
+    assert [(row.status, row.ms) for row in rows] == [("wrong", None)]
+    assert re.fullmatch(r"dx: (0\.9|1\.0)\d% too large on average", rows[0].reason)
+
+
+def test_a_layer_with_a_wrong_rotation_is_wrong(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(rotary, "turned", lambda x, cos, sin: turn(x.float(), cos[:, None], -sin[:, None], True).to(x.dtype))
+    rows, _ = run(layer.PROVIDERS[1], directions=("forward",), operation="layer")
+    assert [row.status for row in rows] == ["wrong"]
+
+
+class Compiled(Planted):
+    """A compiled step, whose backward would take exp's output for its own once it has run without retain_graph."""
+
+    name = "compiled"
+
+    def prepare(self, batch):
+        right = TORCH.prepare(batch).attend
+        same = torch.compile(lambda x: x.float().exp().log().to(x.dtype), backend="aot_eager", dynamic=False)
+        return Prepared(lambda q, k, v: right(same(q), k, v))
+
+
+def test_a_compiled_backward_is_repeated():
+    before = functorch_config.donated_buffer
+    rows, _ = run(Compiled(), directions=("backward",))
+    assert [(row.status, row.reason) for row in rows] == [("timed", "")]
+    assert functorch_config.donated_buffer == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_layers_on_a_gpu(graph):
+    """All three pass the gate and are timed, and the speed-up is over FlashAttention's."""
+    workload = Workload("gpu", given=(64, 640, 6400), head_dim=64, graph=graph)
+    device = torch.device("cuda", 0)
+    rows = measure.measure(workload, all_providers("layer"), DIRECTIONS, None, device, lambda text, some: None, "layer")
+    assert {(row.status, row.reason) for row in rows} == {("timed", "")}
+    for row in rows:
+        assert row.ms > 0
+        assert row.speedup == 1 or row.provider != "flash2-compiled-layer"
+        assert row.peak_bytes >= row.rows * 4 * 64 * 2
+        assert row.kept_bytes >= 5 * row.rows * 4 * 64 * 2  # x, q, k, v and the output of the attention
 
 
 def test_accuracy_leaves_out_what_is_not_finite():

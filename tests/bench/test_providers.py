@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from blockattn.bench import gate
-from blockattn.bench.batch import make_batch
+from blockattn.bench.batch import OPERATIONS, make_batch
 from blockattn.bench.providers import all_providers, flash, flex
 from blockattn.bench.workloads import Workload
 
@@ -46,6 +46,6 @@ def test_the_mask_of_flex_attention_names_one_block_each():
 
 
 def test_names_are_unique_and_say_what_is_called():
-    providers = all_providers()
+    providers = [provider for operation in OPERATIONS for provider in all_providers(operation)]
     assert len({provider.name for provider in providers}) == len(providers)
     assert all(provider.about for provider in providers)

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from blockattn.bench.charts import DPI, PEER_COLOURS, WIDTH, draw_scaling, draw_share, draw_speedup
 from blockattn.bench.report import write_report
-from blockattn.bench.result import BASELINE, DIRECTIONS, Row, Run, with_speedups
+from blockattn.bench.result import BASELINE, BASELINES, DIRECTIONS, Row, Run, with_speedups
 
 GPU = {"device": "NVIDIA H200", "capability": "sm_90", "driver": "580.0", "commit": "abc123", "torch": "2.11 <nightly>"}
 CPU = {"device": "CPU, 2 threads", "commit": "abc123", "torch": "2.11"}
@@ -192,6 +192,43 @@ def test_marks_stand_at_their_values():
     assert [axis.get_title() for axis in axes] == list(DIRECTIONS)
     marks = [line for line in axes[2].get_lines() if line.get_linestyle() == "None"]
     assert sorted({x for line in marks for x in line.get_xdata()}) == pytest.approx([2 / 3, 2])
+
+
+def layers(limit):
+    """A run of attention and, in the same workloads, of a layer."""
+    run = synthetic(limit)
+    names = {"blockattn-triton": "blockattn-layer", BASELINE: BASELINES["layer"]}
+    found = [
+        dataclasses.replace(row, operation="layer", provider=names.get(row.provider, ""), tbs=None, share=None)
+        for row in run.rows
+    ]
+    return dataclasses.replace(run, rows=(*run.rows, *with_speedups([row for row in found if row.provider])))
+
+
+@pytest.mark.parametrize("limit", [LIMIT, None])
+def test_layers_have_times_and_speedups_but_no_share(tmp_path, limit):
+    run = layers(limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths = write_report(run, tmp_path)
+    assert [path.name for path in paths] == ["report.html", "share.png", "speedup.png", "scaling.png"]
+    lines = Page(paths[0].read_text()).lines
+    layer, attention = (next(n for n, line in enumerate(lines) if line[0] == f"blockattn-{x}") for x in ("layer", "triton"))
+    assert "TB/s" in lines[attention - 1]
+    assert "TB/s" not in lines[layer - 1]
+    assert "share" not in lines[layer - 1]
+    assert "2.00×" in lines[layer]
+    assert len(draw_scaling(run).axes) == 4
+    legends = {draw: [x.get_label() for x in draw(run).legends[0].legend_handles] for draw in (draw_share, draw_speedup)}
+    assert ("blockattn-layer" in legends[draw_share]) == (limit is None)
+    assert "blockattn-layer" in legends[draw_speedup]
+    assert BASELINES["layer"] not in legends[draw_speedup]
+
+
+def test_a_run_of_layers_alone_has_no_picture_of_shares(tmp_path):
+    run = layers(LIMIT)
+    run = dataclasses.replace(run, rows=tuple(row for row in run.rows if row.operation == "layer"))
+    assert [path.name for path in write_report(run, tmp_path)] == ["report.html", "speedup.png", "scaling.png"]
 
 
 def test_lines_run_over_workloads_that_differ_only_in_the_number_of_sequences():

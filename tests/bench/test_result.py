@@ -10,7 +10,8 @@ from blockattn.bench.result import Row, Run, compared, fallen, with_speedups
 
 def row(provider="blockattn-triton", share=0.9, status="timed", direction="forward", **fields):
     values = dict(rows=100, ms=1.0, share=share, tbs=1.0, tflops=1.0) if status == "timed" else {}
-    return Row("W", "B1", "attention", provider, direction, status, **values | fields)
+    values |= dict(operation="attention")
+    return Row("W", "B1", provider=provider, direction=direction, status=status, **values | fields)
 
 
 def run_of(*rows):
@@ -21,6 +22,15 @@ def test_json_and_back(tmp_path):
     run = run_of(row(), row("flash2", status="wrong", reason="dk"))
     run.write(tmp_path / "new" / "run.json")
     assert Run.read(tmp_path / "new" / "run.json") == run
+
+
+def test_a_layer_has_no_bandwidth(tmp_path):
+    run = run_of(row("blockattn-layer", operation="layer", tbs=None, share=None))
+    run.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == run
+    run_of(row(tbs=None)).write(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="a timed row lacks a value"):
+        Run.read(tmp_path / "other.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {}, "limit": null, "providers": {}, "rows": [{"x": 1}]}'])
@@ -35,6 +45,8 @@ def test_speedups_are_rows_a_second_over_the_baseline():
     rows = [row("flash2", ms=4.0), row(ms=2.0), row("sdpa-flash", rows=50, ms=4.0), row("flash2", direction="both", ms=9.0)]
     rows += [row("flex", status="failed"), row("sdpa-math", direction="backward")]
     assert [found.speedup for found in with_speedups(rows)] == [1.0, 2.0, 0.5, 1.0, None, None]
+    layers = [row(name, operation="layer", ms=ms) for name, ms in (("blockattn-layer", 2.0), ("flash2-compiled-layer", 3.0))]
+    assert [found.speedup for found in with_speedups([*rows, *layers])][6:] == [1.5, 1.0]
 
 
 def test_a_fallen_share_is_found_and_others_are_not():

@@ -16,10 +16,12 @@ from .workloads import W128, WORKLOADS, Workload, from_file, parse
 
 CPU_WORKLOADS = ("W128", "W64", "short-34", "tiny-D64")
 CPU_ROWS = 8192
-PROVIDER_NAMES = (
-    "blockattn-triton, blockattn-torch, blockattn-reference, flash2, varlen_attn, flash-attn, sdpa-flash, sdpa-efficient, "
-    "sdpa-cudnn, sdpa-math, flex, flash4, xformers, mslk"
-)
+PROVIDER_NAMES = {
+    "attention": "blockattn-triton, blockattn-torch, blockattn-reference, flash2, varlen_attn, flash-attn, sdpa-flash, "
+    "sdpa-efficient, sdpa-cudnn, sdpa-math, flex, flash4, xformers, mslk",
+    "rotary": "blockattn-fused, blockattn-compiled, blockattn-eager, flash2-compiled",
+    "layer": "blockattn-layer, blockattn-compiled-layer, flash2-compiled-layer",
+}
 WIDTH = 120  # of tables in a file or a pipe
 BYTES_A_ROW_FACTOR = 45  # a batch with all providers' copies, outputs and gradients, over one tensor of it
 
@@ -41,19 +43,21 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--direction", default=",".join(SHORT_DIRECTIONS.values()), metavar="LIST", help="of fwd, bwd, fwd+bwd"
     )
     parser.add_argument("--rotary", action="store_true", help="compare rotary embedding of q, k and v too, fused and around")
+    parser.add_argument("--layer", action="store_true", help="compare a layer in training too: rotary, both projections")
     parser.add_argument(
         "--from", type=pathlib.Path, dest="source", metavar="FILE", help="measure nothing: print and report an earlier JSON"
     )
     parser.add_argument("--report", type=pathlib.Path, metavar="DIR", help="write report.html and charts there")
     parser.add_argument("--base", type=pathlib.Path, metavar="FILE", help="an earlier JSON: exit 1 where our share fell")
     parser.add_argument("--tolerance", type=float, default=0.03, help="by which a share may fall (default 0.03)")
-    _add_shared(parser)
+    of_flags = (f"with --{operation} {names}" for operation, names in list(PROVIDER_NAMES.items())[1:])
+    _add_shared(parser, "; ".join([PROVIDER_NAMES["attention"], *of_flags]))
 
 
 def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", action="append", metavar="NAME|SPEC", help="default: jagged batches of D = 64 and 128")
     parser.add_argument("--seeds", type=int, default=3, help="random batches (default 3)")
-    _add_shared(parser)
+    _add_shared(parser, PROVIDER_NAMES["attention"])
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -102,7 +106,8 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
     from . import machine, measure, providers, terminal
 
     device = _device()
-    chosen = _input(providers.chosen, arguments.provider)
+    operations = ("attention", *["rotary"] * arguments.rotary, *["layer"] * arguments.layer)
+    chosen = _input(providers.chosen, arguments.provider, operations)
     directions = _input(_directions, arguments.direction)
     workloads = _input(_workloads, arguments, device, console)
     described = machine.describe(device, arguments.commit)
@@ -114,9 +119,7 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
         limit_values = limit.values() | {"datasheet_tbs": machine.datasheet_tbs(device)}
     _print(console, _headline(described, limit_values))
     run = Run(described, limit_values, {}, ())
-    parts = [(workload, "attention", chosen) for workload in workloads]
-    if arguments.rotary:
-        parts += [(workload, "rotary", providers.all_providers("rotary")) for workload in workloads]
+    parts = [(workload, operation, some) for operation, some in chosen.items() for workload in workloads]
     with _progress(console, sum(len(some) for *_, some in parts) * (1 + measure.ROUNDS)) as advance:
         for workload, operation, some in parts:
             found = measure.measure(workload, some, directions, limit, device, advance, operation)
@@ -152,7 +155,7 @@ def accuracy(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"blockattn: --seeds must be at least 1, got {arguments.seeds}")
     if arguments.json:
         _input(_check_file, arguments.json)
-    chosen = _input(providers.chosen, arguments.provider)
+    chosen = _input(providers.chosen, arguments.provider)["attention"]
     workloads = [_input(parse, text) for text in arguments.workload] if arguments.workload else errors.WORKLOADS
     workloads = [_fitted(workload, device, console) for workload in workloads]
     described = machine.describe(device, arguments.commit)
@@ -168,8 +171,8 @@ def accuracy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", action="append", metavar="NAME", help=f"repeatable (default: all): {PROVIDER_NAMES}")
+def _add_shared(parser: argparse.ArgumentParser, providers: str) -> None:
+    parser.add_argument("--provider", action="append", metavar="NAME", help=f"repeatable (default: all): {providers}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument("--commit", help="of the sources, for the JSON (default: the checkout's)")
 

@@ -1,4 +1,4 @@
-"""What a provider must give before it is timed: the oracle's o, dq, dk and dv on a sample of tiles.
+"""What a provider must give before it is timed: the oracle's o, dq, dk and dv (a layer's o and dx) on a sample of tiles.
 
 Each tile is a sequence of its own to the fp64 oracle. The yardstick is the error of the oracle's loop in the working dtype,
 which rounds all that a kernel may round. A provider may err twice as much overall (it may round in other places, o before
@@ -42,6 +42,33 @@ def sample(batch: Batch, tiles: Tensor) -> Sample:
     """The oracle's results in fp64 and in the working dtype on these tiles (numbers on the host)."""
     lengths = tuple(batch.lengths[tiles].tolist())
     rows = torch.cat([torch.arange(n) + int(start) for start, n in zip(batch.starts[tiles], lengths)]).to(batch.device)
+    results = _layer if batch.operation == "layer" else _attention
+    truth, loop = (results(batch, rows, lengths, dtype) for dtype in (torch.float64, batch.q.dtype))
+    return Sample(rows, lengths, truth, loop, batch.workload.block_size)
+
+
+def _attention(batch: Batch, rows: Tensor, lengths: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    """o, dq, dk and dv in a dtype."""
+    return _oracle(batch, rows, lengths, dtype, *(x[rows] for x in (batch.q, batch.k, batch.v, batch.do)))
+
+
+def _layer(batch: Batch, rows: Tensor, lengths: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    """o and dx in a dtype, in heads: the oracle between the projections, and its gradients back through the first."""
+    heads, kv_heads, head_dim = batch.workload.q_heads, batch.workload.kv_heads, batch.workload.head_dim
+    qkv_weight, out_weight = (weight.to(dtype) for weight in batch.weights)
+    x, do = (tensor[rows].flatten(1).to(dtype) for tensor in (batch.q, batch.do))
+
+    def in_heads(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(1, (-1, head_dim))
+
+    q, k, v = in_heads(x @ qkv_weight.mT).split([heads, kv_heads, kv_heads], 1)
+    found = _oracle(batch, rows, lengths, dtype, q, k, v, in_heads(do @ out_weight))
+    dqkv = torch.cat([found[name] for name in RESULTS[1:]], 1)
+    return {"o": in_heads(found["o"].flatten(1) @ out_weight.mT), "dx": in_heads(dqkv.flatten(1) @ qkv_weight)}
+
+
+def _oracle(batch: Batch, rows: Tensor, lengths: tuple[int, ...], dtype: torch.dtype, *tensors: Tensor) -> dict[str, Tensor]:
+    """The oracle's results in a dtype for q, k, v and do of these rows of the batch, each tile a sequence."""
     shape = batch.workload
     case = Case(
         lengths, q_heads=shape.q_heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, block_size=shape.block_size,
@@ -52,9 +79,8 @@ def sample(batch: Batch, tiles: Tensor) -> Sample:
         rotary = RotaryTable(rotary.cos[rows], rotary.sin[rows], per_token=True)
     no_lse = torch.zeros(len(rows), shape.q_heads, device=batch.device)
     offsets = torch.tensor([*itertools.accumulate(lengths, initial=0)], device=batch.device)
-    inputs = Inputs(*(x[rows] for x in (batch.q, batch.k, batch.v, batch.do)), no_lse, offsets, None, rotary)
-    truth, loop = (oracle(case, inputs, dtype, with_lse=False) for dtype in (torch.float64, batch.q.dtype))
-    return Sample(rows, lengths, truth, loop, shape.block_size)
+    found = oracle(case, Inputs(*tensors, no_lse, offsets, None, rotary), dtype, with_lse=False)
+    return {name: found[name] for name in RESULTS}
 
 
 def spread(candidates: Tensor, count: int) -> Tensor:
@@ -64,9 +90,9 @@ def spread(candidates: Tensor, count: int) -> Tensor:
 
 
 def faults(sampled: Sample, results: dict[str, Tensor]) -> list[str]:
-    """What is wrong with o, dq, dk and dv of the sampled rows, a line each; empty when they may be timed."""
+    """What is wrong with the results of the sampled rows, a line each; empty when they may be timed."""
     found = not_finite(results)
-    for name in RESULTS if not found else ():
+    for name in sampled.truth if not found else ():
         got, want, loop = (x[name].double() for x in (results, sampled.truth, sampled.loop))
         error, allowed = got - want, _rms(loop - want) + CANCELLED
         ratio = float(_rms(error) / allowed)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch_config
 
 from . import batch as batches
 from . import gate, timer
@@ -59,8 +60,9 @@ def measure(
     providers, directions = tuple(providers), tuple(directions)
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # what is compiled is compiled for a workload's shapes, and dynamo gives up after a few
-    with _stream_for(workload, device) as stream:
-        batch = make_batch(workload, device, rotary=operation == "rotary")
+    # A backward is repeated on one graph, whose buffers a compiled backward must then not take for its own.
+    with functorch_config.patch(donated_buffer=False), _stream_for(workload, device) as stream:
+        batch = make_batch(workload, device, operation=operation)
         sampled = gate.sample(batch, sampled_tiles(batch))
         copies = _copies(batch)
         layouts: dict[str, list[Leaves]] = {}
@@ -122,11 +124,11 @@ def sampled_tiles(batch: Batch) -> Tensor:
     return torch.cat([gate.spread(kind, SAMPLED_TILES) for kind in kinds]).unique()
 
 
-def run_once(prepared: Prepared, leaves: Leaves) -> dict[str, Tensor]:
-    """o, dq, dk and dv of a provider, as rows."""
+def run_once(prepared: Prepared, leaves: Leaves, names: Iterable[str] = gate.RESULTS) -> dict[str, Tensor]:
+    """o and the gradients of a provider, which have these names, as rows."""
     o = prepared.attend(*leaves.inputs)
     gradients = prepared.part(*torch.autograd.grad(o, leaves.inputs, leaves.do))
-    results = dict(zip(gate.RESULTS, (o.detach(), *gradients), strict=True))
+    results = dict(zip(names, (o.detach(), *gradients), strict=True))
     return {name: prepared.leave(x) for name, x in results.items()}
 
 
@@ -149,7 +151,7 @@ def _enter(
         if sets is None:
             sets = layouts[prepared.layout] = [enter(prepared, batch) for _ in range(copies)]
         poison(sets[0])
-        results = run_once(prepared, sets[0])
+        results = run_once(prepared, sets[0], sampled.truth)
         faults = gate.not_finite(results) or gate.faults(*restrict(sampled, prepared, results))
         if faults:
             return "wrong", "; ".join(faults)
@@ -240,14 +242,13 @@ def _copies(batch: Batch) -> int:
     """Sets of inputs to rotate through; one is enough where the L2 cache is cleared between calls."""
     if not batch.workload.graph or batch.device.type != "cuda":
         return 1
-    nbytes = sum(x.nbytes for x in (batch.q, batch.k, batch.v, batch.do))
+    nbytes = sum(x.nbytes for x in (batch.q, batch.do, *(batch.weights or (batch.k, batch.v))))
     return 1 + L2_FACTOR * torch.cuda.get_device_properties(batch.device).L2_cache_size // nbytes
 
 
 def _row(batch: Batch, provider: Provider, direction: str, **fields) -> Row:
     workload = batch.workload
-    operation = "attention" if batch.rotary is None else "rotary"
-    return Row(workload.name, workload.spec, operation, provider.name, direction, **fields)
+    return Row(workload.name, workload.spec, batch.operation, provider.name, direction, **fields)
 
 
 def _timed_row(batch: Batch, entrant: Entrant, direction: str, limit: Limit | None) -> Row:
@@ -256,15 +257,21 @@ def _timed_row(batch: Batch, entrant: Entrant, direction: str, limit: Limit | No
     prepared, workload = entrant.prepared, batch.workload
     lengths = batch.lengths if prepared.rows is None else batch.lengths[batch.full_tiles]
     rows = int(lengths.sum())
-    parts = ("forward", "backward") if direction == "both" else (direction,)
-    nbytes = {part: batches.nbytes(workload, rows, part, rotary=batch.rotary is not None) for part in parts}
-    least = sum(limit.ms(n, part) for part, n in nbytes.items()) if limit else None
+    tbs, share = (None, None) if batch.operation == "layer" else _streaming(batch, rows, direction, ms, limit)
     return _row(
         batch, entrant.provider, direction, status="timed", rows=rows, ms=ms, ms_p20=times[round(0.2 * (len(times) - 1))],
-        ms_p80=times[round(0.8 * (len(times) - 1))], samples=len(times), tbs=sum(nbytes.values()) / ms * 1e-9,
-        share=least / ms if least else None, tflops=batches.flops(workload, lengths, direction) / ms * 1e-9,
+        ms_p80=times[round(0.8 * (len(times) - 1))], samples=len(times), tbs=tbs, share=share,
+        tflops=batches.flops(workload, lengths, direction, batch.operation) / ms * 1e-9,
         peak_bytes=entrant.peak_bytes[direction], kept_bytes=entrant.kept_bytes, setup_ms=entrant.setup_ms,
     )  # fmt: skip
+
+
+def _streaming(batch: Batch, rows: int, direction: str, ms: float, limit: Limit | None) -> tuple[float, float | None]:
+    """TB/s of each tensor once, and the share of the limit."""
+    parts = ("forward", "backward") if direction == "both" else (direction,)
+    nbytes = {part: batches.nbytes(batch.workload, rows, part, rotary=batch.rotary is not None) for part in parts}
+    share = sum(limit.ms(n, part) for part, n in nbytes.items()) / ms if limit else None
+    return sum(nbytes.values()) / ms * 1e-9, share
 
 
 def _synchronize(device: torch.device) -> None:

@@ -72,8 +72,8 @@ $limit
 $pictures
 <h2>Workloads</h2>
 <p>ms: the median, and in brackets the 20th and 80th percentile; rows: those that the provider computed, since some take full
-blocks only; TB/s: of each tensor once; speed-up: rows a second over $baseline; peak: allocated beyond the inputs; kept: for
-the backward, inputs included; set-up: built once a batch and not part of ms.</p>
+blocks only; TB/s: of each tensor once, not given for a layer; speed-up: rows a second over $baseline; peak: allocated beyond
+the inputs; kept: for the backward, inputs included; set-up: built once a batch and not part of ms.</p>
 $workloads
 <h2>What each provider calls</h2>
 $providers

@@ -14,7 +14,8 @@ from typing import NamedTuple
 SHORT_DIRECTIONS = {"forward": "fwd", "backward": "bwd", "both": "fwd+bwd"}
 DIRECTIONS = tuple(SHORT_DIRECTIONS)
 BASELINE, BASELINE_TITLE = "flash2", "FlashAttention 2"
-BASELINES = {"attention": BASELINE, "rotary": "flash2-compiled"}  # speed-ups are over these providers
+# Speed-ups are over these providers.
+BASELINES = {"attention": BASELINE, "rotary": "flash2-compiled", "layer": "flash2-compiled-layer"}
 OURS = "blockattn-"
 
 
@@ -35,9 +36,10 @@ class Row:
     """One provider on one workload in one direction.
 
     status: "timed"; "absent" (not on this machine or not for this workload), "wrong" (failed the gate) or "failed" (raised),
-    with the reason. rows: of the batch that it computed. setup_ms: what it builds once a batch, apart from ms. speedup: rows
-    a second over the baseline's. peak_bytes: most that a call allocates beyond what was there, a backward's inputs among it;
-    kept_bytes: kept for the backward, inputs included.
+    with the reason. rows: of the batch that it computed. setup_ms: what it builds once a batch, apart from ms. tbs: of each
+    tensor once, and share: of the limit; a layer, which multiplies by weights, has neither. speedup: rows a second over the
+    baseline's. peak_bytes: most that a call allocates beyond what was there, a backward's inputs among it; kept_bytes: kept
+    for the backward, inputs included.
     """
 
     workload: str
@@ -122,8 +124,10 @@ class Run:
             numbers = [getattr(row, field.name) for field in dataclasses.fields(row) if "float" in field.type]
             if row.direction not in DIRECTIONS or not all(x is None or _is_number(x) for x in numbers):
                 raise ValueError(f"a row holds a wrong value: {row}")
-            if row.status == "timed" and (not row.ms or not row.rows or row.tbs is None or row.tflops is None):
-                raise ValueError(f"a timed row lacks a value: {row}")
+            if row.status == "timed":
+                lacks_tbs = row.tbs is None and row.operation != "layer"
+                if not row.ms or not row.rows or lacks_tbs or row.tflops is None:
+                    raise ValueError(f"a timed row lacks a value: {row}")
 
 
 def with_speedups(rows: list[Row]) -> list[Row]:

@@ -18,7 +18,7 @@ MIB = 1 << 20
 COLUMNS: dict[str, Callable[[Row], str | None]] = {
     "ms": lambda row: f"{row.ms:.4g}",
     "20–80 %": lambda row: f"{row.ms_p20:.4g}–{row.ms_p80:.4g}",
-    "TB/s": lambda row: f"{row.tbs:.3g}",
+    "TB/s": lambda row: _number(row.tbs, ".3g"),
     "of limit": lambda row: _number(row.share, ".3f"),
     f"× {BASELINE}": lambda row: _number(row.speedup, ".2f"),
     "TFLOP/s": lambda row: f"{row.tflops:.3g}",

@@ -41,6 +41,11 @@ class Workload:
     given: tuple[int, ...] | None = None
 
     @property
+    def embed_dim(self) -> int:
+        """Channels of a layer with these heads."""
+        return self.q_heads * self.head_dim
+
+    @property
     def spec(self) -> str:
         """The shape in words that `parse` reads; lengths from a file are counted, summed and hashed."""
         if self.given is None:

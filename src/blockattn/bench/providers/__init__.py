@@ -8,13 +8,13 @@ as rows (`leave`), so that one gate can check all. Some serve full tiles only: `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import OPERATIONS, Batch
 
 
 def unchanged(x: Tensor) -> Tensor:
@@ -32,9 +32,9 @@ class Prepared:
     """An attention that is ready for a batch.
 
     attend: q, k, v in the provider's layout to o in it, differentiable; join: what attend takes, made of q, k and v (three
-    tensors, or one), and part: its gradients as those of q, k and v; enter: `[T, heads, D]` rows to that layout; leave:
-    back to `[R, heads, D]`; rows: `[R]` int64, the batch's rows that it computes (None: all T); layout: providers with the
-    same word share the tensors that `enter` made.
+    tensors, one, or a layer's input and weights), and part: its gradients as those of q, k and v, or of a layer's input;
+    enter: `[T, heads, D]` rows to that layout; leave: back to `[R, heads, D]`; rows: `[R]` int64, the batch's rows that it
+    computes (None: all T); layout: providers with the same word share the tensors that `enter` made.
     """
 
     attend: Callable[..., Tensor]
@@ -60,24 +60,30 @@ class Provider(Protocol):
 
 
 def all_providers(operation: str = "attention") -> tuple[Provider, ...]:
-    """Every provider of an operation ("attention", or "rotary": q, k and v turned first), ours first."""
-    from . import flash, flash4, flex, ours, rotary, sdpa, xformers
+    """Every provider of one of the OPERATIONS, ours first."""
+    from . import flash, flash4, flex, layer, ours, rotary, sdpa, xformers
 
-    if operation == "rotary":
-        return rotary.PROVIDERS
+    if operation != "attention":
+        return {"rotary": rotary, "layer": layer}[operation].PROVIDERS
     return (*ours.PROVIDERS, *flash.PROVIDERS, *sdpa.PROVIDERS, *flex.PROVIDERS, *flash4.PROVIDERS, *xformers.PROVIDERS)
 
 
-def chosen(names: Iterable[str] | None) -> tuple[Provider, ...]:
-    """The providers with these names, in their usual order; all for None."""
-    found = all_providers()
+def chosen(names: Collection[str] | None, operations: Iterable[str] = OPERATIONS[:1]) -> dict[str, tuple[Provider, ...]]:
+    """The providers of each operation with these names, in their usual order; all for None.
+
+    A name may be that of another operation; an operation without any of the names is left out.
+    """
+    found = {operation: all_providers(operation) for operation in operations}
     if names is None:
         return found
-    known = {provider.name for provider in found}
+    known = [provider.name for operation in OPERATIONS for provider in all_providers(operation)]
     for name in names:
         if name not in known:
-            raise ValueError(f"provider must be one of {', '.join(p.name for p in found)}, got {name!r}")
-    return tuple(provider for provider in found if provider.name in set(names))
+            raise ValueError(f"provider must be one of {', '.join(known)}, got {name!r}")
+    kept = {operation: tuple(p for p in some if p.name in names) for operation, some in found.items()}
+    if not any(kept.values()):
+        raise ValueError(f"provider must be one that computes {' or '.join(found)}, got {', '.join(names)}")
+    return {operation: some for operation, some in kept.items() if some}
 
 
 def needs_cuda(batch: Batch) -> str | None:

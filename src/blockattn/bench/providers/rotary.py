@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,6 +20,13 @@ from .ours import tile_table
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x `[T, H, D]` turned in fp32 and rounded once."""
     return turn(x.float(), cos[:, None], sin[:, None], interleaved=True).to(x.dtype)
+
+
+def unrotated(attention: Provider | None, batch: Batch) -> Callable[..., Tensor]:
+    """A provider's attention of q, k and v as they are; ours for None."""
+    if attention is None:
+        return functools.partial(block_attention, offsets=tile_table(batch))
+    return attention.prepare(batch).attend
 
 
 class Fused:
@@ -59,13 +68,7 @@ class Around:
     def prepare(self, batch: Batch) -> Prepared:
         rotate = torch.compile(turned, dynamic=False) if self.compiled else turned
         cos, sin = batch.rotary.cos, batch.rotary.sin
-        if self.attention is None:
-            table = tile_table(batch)
-
-            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                return block_attention(q, k, v, table)
-        else:
-            attention = self.attention.prepare(batch).attend
+        attention = unrotated(self.attention, batch)
         return Prepared(lambda *qkv: attention(*(rotate(x, cos, sin) for x in qkv)))
 
 
