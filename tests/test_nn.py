@@ -51,11 +51,10 @@ def test_it_is_its_parts(backend, kind):
     want = by_hand(module, x, table or given, per_token=kind == "token")
     names = [name for name, _ in module.named_parameters()]
     inputs = [x, *module.parameters()]
-    tolerance = dict(rtol=2e-3, atol=5e-3) if HAS_GPU else dict(rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(got, want, **tolerance)
+    most = 2e-3 if HAS_GPU else 1e-5  # of the whole result: a GPU multiplies in TF32
     gradients = (torch.autograd.grad(y.square().sum(), inputs) for y in (got, want))
-    for name, mine, other in zip(["x", *names], *gradients, strict=True):
-        torch.testing.assert_close(mine, other, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+    for name, mine, other in zip(["y", "x", *names], *((y, *g) for y, g in zip((got, want), gradients)), strict=True):
+        assert (mine - other).norm() <= most * other.norm(), name
 
 
 def test_a_table_brings_its_own_cut():

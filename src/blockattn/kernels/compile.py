@@ -38,12 +38,14 @@ SHARED_MEMORY = {
 TRITON_TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
-# Spilled bytes that are taken on purpose, by architecture, direction, block, head dim and query heads a group.
-# sm_90, backward, D = 64: ptxas is held to 96 registers so that five programs share an SM instead of four. It keeps a few
-# addresses in local memory for that (at most 24 bytes a thread, by the flags), and the backward is 1.5 % faster.
-EXPLAINED = {("sm_90", "backward", 64, 64, 1): 24}
-# The plans of the rotary kernels are not tuned yet: the most that a variant spills on each of these architectures.
-ROTARY_SPILLS = {"sm_80": 96, "sm_86": 48, "sm_100": 184, "sm_120": 100}
+# Spilled bytes that are taken on purpose, by architecture, direction, whether rotary, block and head dim: ptxas is held to a
+# number of registers that lets one program more share an SM, which was measured to be faster, and keeps a few addresses in
+# local memory for that (at most so many bytes a thread, by the flags).
+EXPLAINED = {
+    ("sm_90", "backward", False, 64, 64): 24,
+    ("sm_90", "backward", True, 64, 64): 8,
+    ("sm_90", "forward", True, 64, 64): 8,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +177,11 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     heads = 4 * variant.group
     constants = dict(
         HEADS=heads, GROUP=variant.group, D=variant.head_dim, BLOCK=variant.block_size, ROWS=plan.rows, CHUNK=plan.chunk,
-        STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse, HAS_DLSE=variant.has_lse,
-        do_row=heads * variant.head_dim, q_row=heads * variant.head_dim,
-        k_row=4 * variant.head_dim, v_row=4 * variant.head_dim, dq_row=heads * variant.head_dim,
-        dkv_row=4 * variant.head_dim, R=variant.dim, cos_row=variant.dim, sin_row=variant.dim,
-        AT_ONCE=min(heads if forward else 4, plan.heads), PER_TOKEN=variant.per_token, HAS_STARTS=variant.has_starts,
-        INTERLEAVED=not variant.halves, ROTATE_V=variant.rotate_v,
+        HELD=plan.held, STAGES=plan.stages, WIDE=variant.wide, CAUSAL=variant.causal, HAS_LSE=variant.has_lse,
+        HAS_DLSE=variant.has_lse, R=variant.dim, PER_TOKEN=variant.per_token, HAS_STARTS=variant.has_starts,
+        INTERLEAVED=not variant.halves, ROTATE_V=variant.rotate_v, do_row=heads * variant.head_dim,
+        q_row=heads * variant.head_dim, k_row=4 * variant.head_dim, v_row=4 * variant.head_dim,
+        dq_row=heads * variant.head_dim, dkv_row=4 * variant.head_dim, cos_row=variant.dim, sin_row=variant.dim,
     )  # fmt: skip
     constants = {param.name: constants[param.name] for param in kernel.params if param.is_constexpr}
     if not variant.has_lse:
@@ -195,8 +196,8 @@ def compile_variant(variant: Variant, arch: str, plan: plans.Plan | None = None)
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=target, options=plan.options())
     assembled = {} if arch.startswith("gfx") else _assemble(compiled.asm["ptx"])
-    place = (arch, variant.direction, variant.block_size, variant.head_dim, variant.group)
-    explained = ROTARY_SPILLS.get(arch, 0) if variant.dim else EXPLAINED.get(place, 0)
+    place = (arch, variant.direction, bool(variant.dim), variant.block_size, variant.head_dim)
+    explained = EXPLAINED.get(place, 0)
     return Resources(str(variant), arch, plan.warps, compiled.metadata.shared, explained=explained, **assembled)
 
 

@@ -1,12 +1,9 @@
 """Rows as pairs of channels, so that rotary angles turn them in registers.
 
-A tile of a head is held as two matrices `[rows, CHUNK]`, the first and the second channel of each pair. Products over all
-channels are sums of two products, so the pairs are only put side by side again to be stored. Pair i holds channels 2i and
-2i + 1 when INTERLEAVED, else i and i + R/2; the channels that R leaves over are paired too, and turned by a cosine of 1 and
-a sine of 0.
+A tile of a head is held with the two channels of each pair side by side, CHUNK pairs of it at a time; products over channels
+take them in any order. Pair i holds channels 2i and 2i + 1 when INTERLEAVED, else i and i + R/2; the channels that R leaves
+over are paired too, and turned by a cosine of 1 and a sine of 0.
 """
-
-import math
 
 import triton
 import triton.language as tl
@@ -15,7 +12,6 @@ from .. import tiles
 from ..rotary import Rotation
 from . import walk
 from .launch import wide
-from .plans import Plan
 
 
 @triton.jit
@@ -33,83 +29,152 @@ def first_angle(
     return line, tl.where(beyond, POISON, kind)
 
 
+@triton.constexpr_function
+def vector(dtype, interleaved):
+    """How many neighbouring angles meet what a thread loads of a row, 16 bytes of a dtype."""
+    return (64 if interleaved else 128) // dtype.primitive_bitwidth
+
+
 @triton.jit
 def load_angles(
-    cos_ptr, cos_row, sin_ptr, sin_row, rows, length, first, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr
-):
-    """Cosine and sine `[rows, CHUNK]` of pairs from `first` on, in the table's dtype, which takes fewer registers than fp32.
+    cos_ptr, cos_row, sin_ptr, sin_row, rows, length, first, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Cosine and sine `[rows, CHUNK]` of pairs from `first` on, in the table's dtype; no turn past the length and past R.
 
-    There is no turn past the tile's length and past R.
+    VECTOR of them go to a thread (see `vector`), so that they lie where the rows that they turn do, and nothing is exchanged
+    through shared memory.
     """
-    pairs = first + tl.arange(0, CHUNK)
+    pairs = first + tl.max_contiguous(tl.arange(0, CHUNK), VECTOR)
     mask = (rows < length)[:, None]
     if R < D or (R // 2) % CHUNK != 0:
         mask = mask & (pairs < R // 2)[None, :]
-    cos = tl.load(cos_ptr + rows[:, None] * cos_row + pairs[None, :], mask=mask, other=1.0)
-    sin = tl.load(sin_ptr + rows[:, None] * sin_row + pairs[None, :], mask=mask, other=0.0)
+    cos_ptrs = cos_ptr + rows[:, None] * cos_row + pairs[None, :]
+    sin_ptrs = sin_ptr + rows[:, None] * sin_row + pairs[None, :]
+    return tl.load(cos_ptrs, mask=mask, other=1.0), tl.load(sin_ptrs, mask=mask, other=0.0)
+
+
+@triton.jit
+def packed(cos, sin):
+    """Cosine and sine in one integer, in which they are kept for later in few registers and moved as one."""
+    BITS: tl.constexpr = cos.dtype.primitive_bitwidth
+    half: tl.constexpr = tl.uint16 if BITS == 16 else tl.uint32
+    whole: tl.constexpr = tl.uint32 if BITS == 16 else tl.uint64
+    return settled((sin.to(half, bitcast=True).to(whole) << BITS) | cos.to(half, bitcast=True).to(whole))
+
+
+@triton.jit
+def unpacked(angles, dtype: tl.constexpr):
+    """Cosine and sine of a table of a dtype again, in fp32."""
+    BITS: tl.constexpr = dtype.primitive_bitwidth
+    half: tl.constexpr = tl.uint16 if BITS == 16 else tl.uint32
+    if dtype == tl.bfloat16:  # it is the upper half of an fp32
+        cos = (angles << 16).to(tl.float32, bitcast=True)
+        sin = (angles >> 16 << 16).to(tl.float32, bitcast=True)
+    else:
+        cos = angles.to(half).to(dtype, bitcast=True).to(tl.float32)
+        sin = (angles >> BITS).to(half).to(dtype, bitcast=True).to(tl.float32)
     return cos, sin
 
 
 @triton.jit
-def turn(a, b, cos, sin):
-    """A pair turned by its angle, in fp32."""
-    a, b = a.to(tl.float32), b.to(tl.float32)
+def turn(x, cos, sin):
+    """Pairs side by side `[rows, 2 CHUNK]`, turned in fp32."""
+    a, b = _apart(x)
     cos, sin = cos.to(tl.float32), sin.to(tl.float32)
-    return a * cos - b * sin, a * sin + b * cos
+    return settled(_together(a * cos - b * sin, a * sin + b * cos, x.dtype))
 
 
 @triton.jit
-def turn_back(a, b, cos, sin):
-    """A pair turned by the opposite angle, in fp32."""
-    a, b = a.to(tl.float32), b.to(tl.float32)
+def turn_back(x, cos, sin, dtype: tl.constexpr):
+    """Pairs side by side, turned by the opposite angles in fp32 and rounded to a dtype."""
+    a, b = _apart(x)
     cos, sin = cos.to(tl.float32), sin.to(tl.float32)
-    return a * cos + b * sin, b * cos - a * sin
+    return _together(a * cos + b * sin, b * cos - a * sin, dtype)
+
+
+@triton.jit
+def _first(a, _):
+    return a
+
+
+@triton.jit
+def settled(x):
+    """x, through a reduction over an axis of one element, which costs nothing.
+
+    Triton moves conversions of layout up to the loads, and would turn q once more in the layout of a product's operand; it
+    moves none past a reduction.
+    """
+    return tl.reduce(tl.reshape(x, (x.shape[0], x.shape[1], 1)), 2, _first)
+
+
+@triton.jit
+def _apart(x):
+    """First and second channels `[rows, CHUNK]` of pairs, in fp32."""
+    a, b = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+    return a.to(tl.float32), b.to(tl.float32)
+
+
+@triton.jit
+def _together(a, b, dtype: tl.constexpr):
+    return tl.reshape(tl.join(a.to(dtype), b.to(dtype)), (a.shape[0], 2 * a.shape[1]))
 
 
 @triton.jit
 def load_pairs(
-    ptr, row_stride, rows, length, first, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr,
+    ptr, row_stride, rows, length, first, PAIRED: tl.constexpr, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """Pairs from `first` on of one head of a tile, two times `[rows, CHUNK]`; 0 past the tile's length and past D."""
-    if INTERLEAVED:
-        x = walk.load_rows(ptr, row_stride, rows, length, 2 * first, D, 2 * CHUNK)
-        a, b = tl.split(tl.reshape(x, (rows.shape[0], CHUNK, 2)))
-    else:
-        pairs, mask = _halves(rows, length, first, D, CHUNK)
-        row_ptrs = ptr + rows[:, None] * row_stride
-        a = tl.load(row_ptrs + _first_channel(pairs, D, R)[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        b = tl.load(row_ptrs + _second_channel(pairs, D, R)[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-    return a, b
+    """Pairs from `first` on of one head of a tile, side by side `[rows, 2 CHUNK]`; 0 past the tile's length and past D.
 
-
-@triton.jit
-def load_turned(
-    ptr, row_stride, rows, length, first, cos, sin, TURN: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    CHUNK: tl.constexpr, INTERLEAVED: tl.constexpr,
-):  # fmt: skip
-    """The same, turned when TURN says so and rounded to the dtype they came in."""
-    a, b = load_pairs(ptr, row_stride, rows, length, first, D, R, CHUNK, INTERLEAVED)
-    if TURN:
-        turned_a, turned_b = turn(a, b, cos, sin)
-        a, b = turned_a.to(a.dtype), turned_b.to(b.dtype)
-    return a, b
+    Without PAIRED the channels come as they stand in memory, from 2 `first` on.
+    """
+    if INTERLEAVED or not PAIRED:
+        return walk.load_rows(ptr, row_stride, rows, length, 2 * first, D, 2 * CHUNK)
+    pairs, mask = _halves(rows, length, first, D, CHUNK)
+    row_ptrs = ptr + rows[:, None] * row_stride
+    a = tl.load(row_ptrs + _first_channel(pairs, D, R)[None, :], mask=mask, other=0.0, cache_modifier=".cg")
+    b = tl.load(row_ptrs + _second_channel(pairs, D, R)[None, :], mask=mask, other=0.0, cache_modifier=".cg")
+    x = _together(a, b, a.dtype)
+    return settled(x) if x.dtype == tl.float32 else x  # Triton lays no reshaped fp32 out in shared memory
 
 
 @triton.jit
 def store_pairs(
-    ptr, row_stride, rows, length, first, a, b, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr,
+    ptr, row_stride, rows, length, first, x, PAIRED: tl.constexpr, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """Store pairs where `load_pairs` finds them, in the output's dtype."""
-    if INTERLEAVED:
-        x = tl.reshape(tl.join(a, b), (rows.shape[0], 2 * CHUNK))
+    """Store what `load_pairs` loads, in the output's dtype."""
+    if INTERLEAVED or not PAIRED:
         walk.store_rows(ptr, row_stride, rows, length, 2 * first, x, D, 2 * CHUNK)
     else:
+        a, b = tl.split(tl.reshape(x.to(ptr.dtype.element_ty), (rows.shape[0], CHUNK, 2)))
         pairs, mask = _halves(rows, length, first, D, CHUNK)
         row_ptrs = ptr + rows[:, None] * row_stride
-        tl.store(row_ptrs + _first_channel(pairs, D, R)[None, :], a.to(ptr.dtype.element_ty), mask=mask)
-        tl.store(row_ptrs + _second_channel(pairs, D, R)[None, :], b.to(ptr.dtype.element_ty), mask=mask)
+        tl.store(row_ptrs + _first_channel(pairs, D, R)[None, :], a, mask=mask)
+        tl.store(row_ptrs + _second_channel(pairs, D, R)[None, :], b, mask=mask)
+
+
+@triton.jit
+def turned_products(
+    a_ptr, a_row, a_rows, b_ptr, b_row, b_rows, length, cos_ptr, cos_row, sin_ptr, sin_row, TURN_A: tl.constexpr,
+    TURN_B: tl.constexpr, D: tl.constexpr, R: tl.constexpr, CHUNK: tl.constexpr, VECTOR: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):  # fmt: skip
+    """a bᵀ `[a_rows, b_rows]` over all channels, read CHUNK pairs at a time, each turned or not."""
+    PAIRED: tl.constexpr = TURN_A or TURN_B
+    products = tl.zeros((a_rows.shape[0], b_rows.shape[0]), tl.float32)
+    for first in range(0, D // 2, CHUNK):
+        a = load_pairs(a_ptr, a_row, a_rows, length, first, PAIRED, D, R, CHUNK, INTERLEAVED)
+        b = load_pairs(b_ptr, b_row, b_rows, length, first, PAIRED, D, R, CHUNK, INTERLEAVED)
+        if TURN_A:
+            cos, sin = load_angles(cos_ptr, cos_row, sin_ptr, sin_row, a_rows, length, first, D, R, CHUNK, VECTOR)
+            a = turn(a, cos, sin)
+        if TURN_B:
+            cos, sin = load_angles(cos_ptr, cos_row, sin_ptr, sin_row, b_rows, length, first, D, R, CHUNK, VECTOR)
+            b = turn(b, cos, sin)
+        products = tl.dot(a, tl.trans(b), products)
+    return products
 
 
 @triton.jit
@@ -150,12 +215,11 @@ def arguments(rotation: Rotation | None) -> tuple[tuple, tuple[int, ...], tuple]
     return (cos, sin, starts), (cos.stride(0), sin.stride(0), lines), shape
 
 
-def configure(
-    plan: Plan, program_heads: int, strides: tuple[int, ...], heads, kv_heads, head_dim, block_size, causal, has_lse, dim,
-    _table_dtype, starts_dtype, per_token, interleaved, rotate_v,
-) -> tuple[tuple, int, Plan]:  # fmt: skip
-    """A rotary kernel's constants, its programs for a tile, and the plan; a program computes several of program_heads."""
-    at_once = math.gcd(program_heads, plan.heads)
-    step = (plan.rows, plan.chunk, at_once, plan.stages, wide(block_size, strides[:-1]))  # the last are the table's lines
+def constants(
+    step: tuple, strides: tuple[int, ...], heads, kv_heads, head_dim, block_size, causal, has_lse, dim, _table_dtype,
+    starts_dtype, per_token, interleaved, rotate_v,
+) -> tuple:  # fmt: skip
+    """A rotary kernel's constants; `step` are those of its plan."""
+    places = (*step, wide(block_size, strides[:-1]))  # the last stride is the number of the table's lines
     options = (causal, has_lse, per_token, starts_dtype is not None, interleaved, rotate_v)
-    return (heads, heads // kv_heads, head_dim, dim, block_size, *step, *options), program_heads // at_once, plan
+    return (heads, heads // kv_heads, head_dim, dim, block_size, *places, *options)

@@ -21,14 +21,14 @@ _MIN_CHANNELS = 16  # tl.dot multiplies at least 16 channels
 class Plan:
     """rows: queries a step; chunk: channels a step, pairs of them in a rotary kernel (a power of two); warps: of a program;
     registers: the most that a thread may take (None: the compiler's choice); stages: how far the loop over heads loads
-    ahead; heads: that a rotary program computes, one after the other, at most."""
+    ahead; held: a rotary program keeps all chunks at once, otherwise it computes scores again for each."""
 
     rows: int
     chunk: int
     warps: int
     registers: int | None = None
     stages: int = 1
-    heads: int = 1
+    held: bool = True
 
     def options(self) -> dict[str, int]:
         """The plan's launch options; a cap on registers exists on NVIDIA GPUs only."""
@@ -111,57 +111,97 @@ _BACKWARD_FP32: _Table = {
 }
 
 
-# Rotary kernels: rows, pairs of channels a step, and warps, by block size and head dim. Found by compiling candidates with
-# all options on for sm_86 or sm_90, in the order of the work that they repeat: the first without spills, or the best. They
-# have not been measured on a GPU yet.
-_Steps = dict[tuple[int, int], tuple[int, int, int]]
-_ROTARY_HEADS = 4  # of a program, one after the other; they share the tile's angles
+# Rotary kernels, whose chunks are pairs of channels.
+_ROTARY_WGMMA_FORWARD: _Table = {
+    # Chunks of 32 pairs take few registers, and as many programs share an SM as the caps leave room for.
+    (16, 256): Plan(16, 64, 2, held=False),
+    (32, 256): Plan(32, 64, 4, held=False),
+    (64, 64): Plan(64, 32, 4, registers=80),
+    (64, 128): Plan(64, 32, 4, registers=128),
+    (64, 256): Plan(64, 32, 4),
+    (128, 256): Plan(128, 32, 8, held=False),
+}
+_ROTARY_WGMMA_BACKWARD: _Table = {
+    (16, 256): Plan(16, 32, 2, held=False),
+    (32, 128): Plan(32, 64, 4),
+    (32, 256): Plan(16, 16, 8, held=False),
+    (64, 64): Plan(64, 32, 4, registers=128),
+    (64, 128): Plan(64, 32, 4, registers=168),
+    (64, 256): Plan(64, 32, 4),
+    (128, 64): Plan(128, 16, 8, held=False),
+    (128, 256): Plan(32, 16, 8, held=False),
+}
+_ROTARY_WGMMA_BACKWARD_GROUPED: _Table = {
+    (16, 256): Plan(16, 32, 4, held=False),
+    (32, 128): Plan(32, 64, 4),
+    (32, 256): Plan(16, 16, 8, held=False),
+    (64, 128): Plan(64, 32, 8, held=False),
+    (64, 256): Plan(64, 32, 8, held=False),
+    (128, 64): Plan(32, 16, 8, held=False),
+    (128, 128): Plan(32, 16, 8, held=False),
+    (128, 256): Plan(32, 16, 8, held=False),
+}
+_ROTARY_MMA_FORWARD: _Table = {
+    (16, 256): Plan(16, 32, 4, held=False),
+    (32, 256): Plan(32, 32, 4, held=False),
+    (64, 256): Plan(64, 32, 8, held=False),
+    (128, 64): Plan(128, 16, 8, held=False),
+    (128, 128): Plan(32, 16, 8, held=False),
+    (128, 256): Plan(32, 16, 8, held=False),
+}
+_ROTARY_MMA_BACKWARD: _Table = {
+    (16, 256): Plan(16, 16, 8, held=False),
+    (32, 256): Plan(32, 16, 8, held=False),
+    (64, 256): Plan(32, 16, 8, held=False),
+    (128, 64): Plan(32, 16, 8, held=False),
+    (128, 128): Plan(32, 16, 8, held=False),
+    (128, 256): Plan(16, 16, 8, held=False),
+}
+_ROTARY_MMA_BACKWARD_GROUPED: _Table = {
+    (16, 256): Plan(16, 16, 8, held=False),
+    (32, 128): Plan(32, 64, 4),
+    (32, 256): Plan(16, 16, 8, held=False),
+    (64, 128): Plan(32, 16, 4, held=False),
+    (64, 256): Plan(32, 16, 8, held=False),
+    (128, 64): Plan(32, 16, 8, held=False),
+    (128, 128): Plan(32, 16, 8, held=False),
+    (128, 256): Plan(32, 16, 8, held=False),
+}
+_ROTARY_FORWARD_FP32: _Table = {
+    (16, 256): Plan(16, 32, 4, held=False),
+    (32, 256): Plan(32, 16, 4, held=False),
+    (64, 256): Plan(32, 16, 8, held=False),
+    (128, 64): Plan(16, 16, 8, held=False),
+    (128, 128): Plan(32, 16, 8, held=False),
+    (128, 256): Plan(32, 16, 8, held=False),
+}
+_ROTARY_BACKWARD_FP32: _Table = {
+    (16, 256): Plan(16, 16, 8, held=False),
+    (32, 128): Plan(32, 16, 4, held=False),
+    (32, 256): Plan(16, 16, 4, held=False),
+    (64, 64): Plan(16, 16, 8, held=False),
+    (64, 128): Plan(16, 16, 8, held=False),
+    (64, 256): Plan(16, 16, 4, held=False),
+    (128, 64): Plan(16, 16, 8, held=False),
+    (128, 128): Plan(16, 16, 8, held=False),
+    (128, 256): Plan(16, 16, 8, held=False),
+}
+_ROTARY_BACKWARD_FP32_GROUPED: _Table = {
+    (16, 64): Plan(16, 32, 4),
+    (16, 256): Plan(16, 16, 8, held=False),
+    (32, 128): Plan(16, 16, 4, held=False),
+    (32, 256): Plan(16, 16, 4, held=False),
+    (64, 64): Plan(16, 16, 8, held=False),
+    (64, 128): Plan(16, 16, 8, held=False),
+    (64, 256): Plan(16, 16, 4, held=False),
+    (128, 64): Plan(16, 16, 8, held=False),
+    (128, 128): Plan(16, 16, 8, held=False),
+    (128, 256): Plan(16, 16, 8, held=False),
+}
 
-_ROTARY_WGMMA_FORWARD: _Steps = {
-    (16, 64): (16, 32, 1), (32, 64): (32, 32, 2), (64, 64): (64, 32, 4), (128, 64): (128, 32, 8),
-    (16, 128): (16, 64, 1), (32, 128): (32, 32, 2), (64, 128): (64, 64, 8), (128, 128): (128, 32, 8),
-    (16, 256): (16, 64, 2), (32, 256): (32, 64, 4), (64, 256): (64, 64, 8), (128, 256): (128, 32, 8),
-}  # fmt: skip
-_ROTARY_WGMMA_BACKWARD: _Steps = {
-    (16, 64): (16, 32, 2), (32, 64): (32, 16, 2), (64, 64): (64, 32, 4), (128, 64): (128, 16, 8),
-    (16, 128): (16, 32, 2), (32, 128): (32, 16, 2), (64, 128): (64, 32, 4), (128, 128): (128, 16, 8),
-    (16, 256): (16, 32, 2), (32, 256): (16, 16, 8), (64, 256): (64, 64, 8), (128, 256): (32, 16, 8),
-}  # fmt: skip
-_ROTARY_WGMMA_BACKWARD_GROUPED: _Steps = {
-    (16, 64): (16, 32, 2), (32, 64): (16, 16, 2), (64, 64): (64, 16, 4), (128, 64): (32, 16, 8),
-    (16, 128): (16, 64, 8), (32, 128): (16, 64, 8), (64, 128): (64, 32, 8), (128, 128): (32, 16, 8),
-    (16, 256): (16, 32, 4), (32, 256): (16, 16, 8), (64, 256): (64, 32, 8), (128, 256): (32, 16, 8),
-}  # fmt: skip
-_ROTARY_MMA_FORWARD: _Steps = {
-    (16, 64): (16, 32, 1), (32, 64): (32, 32, 2), (64, 64): (64, 16, 4), (128, 64): (128, 16, 8),
-    (16, 128): (16, 64, 2), (32, 128): (32, 32, 2), (64, 128): (64, 32, 4), (128, 128): (32, 16, 8),
-    (16, 256): (16, 32, 4), (32, 256): (32, 32, 4), (64, 256): (64, 32, 8), (128, 256): (32, 16, 8),
-}  # fmt: skip
-_ROTARY_MMA_BACKWARD: _Steps = {
-    (16, 64): (16, 32, 2), (32, 64): (32, 16, 2), (64, 64): (32, 16, 4), (128, 64): (32, 16, 8),
-    (16, 128): (16, 32, 2), (32, 128): (32, 16, 2), (64, 128): (32, 16, 4), (128, 128): (32, 16, 8),
-    (16, 256): (16, 16, 8), (32, 256): (32, 16, 8), (64, 256): (32, 16, 8), (128, 256): (16, 16, 8),
-}  # fmt: skip
-_ROTARY_MMA_BACKWARD_GROUPED: _Steps = {
-    (16, 64): (16, 32, 2), (32, 64): (16, 32, 2), (64, 64): (32, 16, 4), (128, 64): (32, 16, 8),
-    (16, 128): (16, 64, 8), (32, 128): (32, 16, 4), (64, 128): (32, 16, 4), (128, 128): (32, 16, 8),
-    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (32, 16, 8), (128, 256): (32, 16, 8),
-}  # fmt: skip
-_ROTARY_FP32_FORWARD: _Steps = {
-    (16, 64): (16, 32, 1), (32, 64): (32, 16, 2), (64, 64): (64, 16, 8), (128, 64): (16, 16, 8),
-    (16, 128): (16, 32, 1), (32, 128): (32, 16, 2), (64, 128): (64, 16, 4), (128, 128): (32, 16, 8),
-    (16, 256): (16, 32, 4), (32, 256): (32, 16, 4), (64, 256): (64, 16, 8), (128, 256): (32, 16, 8),
-}  # fmt: skip
-_ROTARY_FP32_BACKWARD: _Steps = {
-    (16, 64): (16, 32, 4), (32, 64): (32, 16, 8), (64, 64): (16, 16, 4), (128, 64): (16, 16, 8),
-    (16, 128): (16, 32, 2), (32, 128): (32, 16, 4), (64, 128): (16, 16, 8), (128, 128): (16, 16, 8),
-    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (16, 16, 4), (128, 256): (16, 16, 8),
-}  # fmt: skip
-_ROTARY_FP32_BACKWARD_GROUPED: _Steps = {
-    (16, 64): (16, 32, 2), (32, 64): (16, 16, 2), (64, 64): (16, 16, 4), (128, 64): (16, 16, 8),
-    (16, 128): (16, 32, 2), (32, 128): (16, 16, 4), (64, 128): (16, 16, 8), (128, 128): (16, 16, 8),
-    (16, 256): (16, 16, 8), (32, 256): (16, 16, 4), (64, 256): (16, 16, 4), (128, 256): (16, 16, 8),
-}  # fmt: skip
+# Of a whole tile, by block size.
+_FORWARD_WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
+_BACKWARD_WARPS = {16: 2, 32: 2, 64: 4, 128: 8}
 
 
 @functools.cache
@@ -169,7 +209,7 @@ def forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tupl
     """The forward's plan; capability is (0, 0) for anything but an NVIDIA GPU."""
     sixteen_bits = _WGMMA_FORWARD if _has_wgmma(capability) else _MMA_FORWARD
     table = _FORWARD_FP32 if dtype == torch.float32 else sixteen_bits
-    return _plan(table, block_size, head_dim, capability, {16: 1, 32: 2, 64: 4, 128: 8})
+    return _plan(table, block_size, head_dim, capability, _FORWARD_WARPS)
 
 
 @functools.cache
@@ -181,46 +221,43 @@ def backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, cap
         table = _WGMMA_BACKWARD if group == 1 else _WGMMA_BACKWARD_GROUPED
     else:
         table = _MMA_BACKWARD
-    return _plan(table, block_size, head_dim, capability, {16: 2, 32: 2, 64: 4, 128: 8})
+    return _plan(table, block_size, head_dim, capability, _BACKWARD_WARPS)
 
 
 @functools.cache
 def rotary_forward(block_size: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> Plan:
     """The rotary forward's plan."""
     sixteen_bits = _ROTARY_WGMMA_FORWARD if _has_wgmma(capability) else _ROTARY_MMA_FORWARD
-    return _rotary_plan(_ROTARY_FP32_FORWARD if dtype == torch.float32 else sixteen_bits, block_size, head_dim)
+    table = _ROTARY_FORWARD_FP32 if dtype == torch.float32 else sixteen_bits
+    return _plan(table, block_size, head_dim, capability, _FORWARD_WARPS, pairs=True)
 
 
 @functools.cache
 def rotary_backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, capability: tuple[int, int]) -> Plan:
     """The rotary backward's plan for `group` query heads a kv head."""
     if dtype == torch.float32:
-        table = _ROTARY_FP32_BACKWARD if group == 1 else _ROTARY_FP32_BACKWARD_GROUPED
+        table = _ROTARY_BACKWARD_FP32 if group == 1 else _ROTARY_BACKWARD_FP32_GROUPED
     elif _has_wgmma(capability):
         table = _ROTARY_WGMMA_BACKWARD if group == 1 else _ROTARY_WGMMA_BACKWARD_GROUPED
     else:
         table = _ROTARY_MMA_BACKWARD if group == 1 else _ROTARY_MMA_BACKWARD_GROUPED
-    return _rotary_plan(table, block_size, head_dim)
-
-
-def _rotary_plan(table: _Steps, block_size: int, head_dim: int) -> Plan:
-    """The table's step for the shape, with no more pairs at a time than the head dim has, padded to a power of two."""
-    width = _width(head_dim)
-    rows, chunk, warps = table[block_size, max(width, 64)]
-    return Plan(rows, min(chunk, max(_MIN_CHANNELS, width // 2)), warps, heads=_ROTARY_HEADS)
+    return _plan(table, block_size, head_dim, capability, _BACKWARD_WARPS, pairs=True)
 
 
 def _has_wgmma(capability: tuple[int, int]) -> bool:
     return capability[0] in (9, 10)
 
 
-def _plan(table: _Table, block_size: int, head_dim: int, capability: tuple[int, int], warps: dict[int, int]) -> Plan:
+def _plan(
+    table: _Table, block_size: int, head_dim: int, capability: tuple[int, int], warps: dict[int, int], pairs: bool = False
+) -> Plan:
     """The exception for the shape, or the usual plan: the whole tile at once, with warps by block size."""
     width = _width(head_dim)
-    plan = table.get((block_size, max(width, 64))) or Plan(block_size, width, warps[block_size])
+    most = max(_MIN_CHANNELS, width // 2) if pairs else width
+    plan = table.get((block_size, max(width, 64))) or Plan(block_size, most, warps[block_size])
     measured = capability[0] == 9  # caps were measured on Hopper, and cost spills elsewhere
     cap = plan.registers if measured and head_dim == width else None
-    return dataclasses.replace(plan, chunk=min(plan.chunk, width), registers=cap)
+    return dataclasses.replace(plan, chunk=min(plan.chunk, most), registers=cap)
 
 
 def _width(head_dim: int) -> int:

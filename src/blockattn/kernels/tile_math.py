@@ -37,3 +37,14 @@ def score_gradient(p, dp, dlse, HAS_DLSE: tl.constexpr):
     if HAS_DLSE:
         slope += dlse[:, None]
     return p * slope
+
+
+@triton.jit
+def scales(scale, dtype: tl.constexpr):
+    """What ds is multiplied by before it is rounded to a dtype, and what dq and dk are: together the scale.
+
+    ds has fewer values, so it is scaled; but float16 would lose small ones, and there dq and dk are.
+    """
+    if dtype == tl.float16:
+        return 1.0, scale
+    return scale, 1.0

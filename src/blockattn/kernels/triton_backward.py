@@ -52,6 +52,7 @@ def backward_kernel(
     k_ptr += start * k_row + kv_head.to(tl.int64) * k_head
     v_ptr += start * v_row + kv_head.to(tl.int64) * v_head
     keys = walk.rows_from(0, BLOCK, WIDE)
+    of_ds, of_sums = tile_math.scales(scale, k_ptr.dtype.element_ty)
     for first in range(0, D, CHUNK):
         k = walk.load_rows(k_ptr, k_row, keys, length, first, D, CHUNK)
         v = walk.load_rows(v_ptr, v_row, keys, length, first, D, CHUNK)
@@ -80,10 +81,10 @@ def backward_kernel(
             if HAS_DLSE:
                 dlse_ptrs = dlse_ptr + (start + queries) * HEADS + first_head + member
                 dlse = tl.load(dlse_ptrs, mask=queries < length, other=0.0)
-            ds = tile_math.score_gradient(p, dp, dlse, HAS_DLSE).to(k.dtype)
+            ds = (tile_math.score_gradient(p, dp, dlse, HAS_DLSE) * of_ds).to(k.dtype)
             # One accumulator at a time: each is stored before the next is computed, so that they share registers, and
             # addresses are computed where they are used.
-            dq = tl.dot(ds, k) * scale
+            dq = tl.dot(ds, k) * of_sums
             head_ptr = dq_ptr + start * dq_row + (kv_head * GROUP + member) * D
             walk.store_rows(head_ptr, dq_row, queries, length, first, dq, D, CHUNK)
             if STEPS == 1:
@@ -92,7 +93,7 @@ def backward_kernel(
             dk = tl.dot(tl.trans(ds), q, dk)
         if STEPS > 1:
             walk.store_rows(dv_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dv, D, CHUNK)
-        walk.store_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dk * scale, D, CHUNK)
+        walk.store_rows(dk_ptr + start * dkv_row + kv_head * D, dkv_row, keys, length, first, dk * of_sums, D, CHUNK)
 
 
 def _configure(heads, kv_heads, head_dim, block_size, causal, has_dlse, *, strides, dtype, capability):
