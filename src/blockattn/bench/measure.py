@@ -212,16 +212,23 @@ def _call(prepared: Prepared, leaves: Leaves, direction: str) -> timer.Call:
 
 
 def _peak_bytes(call: timer.Call, device: torch.device) -> int | None:
-    """GPU memory that a call allocates beyond what there was, at most."""
+    """GPU memory that a call allocates beyond what there was, at most.
+
+    Of several calls, since autograd's thread may drop a call's gradients only after the next has begun.
+    """
     if device.type != "cuda":
         return None
     call()  # whatever is compiled or loaded now
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    before, peaks = [], []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        time.sleep(2e-3)
+        torch.cuda.reset_peak_memory_stats()
+        before.append(torch.cuda.memory_allocated())
+        call()
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    return max(peaks) - min(before)
 
 
 def _kept_bytes(prepared: Prepared, leaves: Leaves) -> int:

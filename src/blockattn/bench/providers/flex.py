@@ -53,12 +53,17 @@ def from_sequence(o: Tensor) -> Tensor:
     return o[0].transpose(0, 1)
 
 
+def graph_obstacle(batch: Batch) -> str | None:
+    """Replaying a graph of it ends in an illegal memory access (torch 2.11), after which nothing else can be measured."""
+    return "compiled, it cannot be replayed from a CUDA graph" if batch.workload.graph else None
+
+
 class Flex:
     name = "flex"
     about = "torch.compile(flex_attention) on full tiles, BlockMask of 128-blocks made by hand, mask_mod for smaller blocks"
 
     def obstacle(self, batch: Batch) -> str | None:
-        return needs_cuda(batch) or full_tiles_obstacle(batch)
+        return needs_cuda(batch) or full_tiles_obstacle(batch) or graph_obstacle(batch)
 
     def prepare(self, batch: Batch) -> Prepared:
         mask = block_diagonal(len(batch.full_rows), batch.workload.block_size, batch.device)
