@@ -318,10 +318,13 @@ def test_a_compiled_backward_is_repeated():
 @pytest.mark.gpu
 @pytest.mark.parametrize("graph", [False, True])
 def test_layers_on_a_gpu(graph):
-    """All three pass the gate and are timed, and the speed-up is over FlashAttention's."""
+    """All three pass the gate and are timed, without a graph, and the speed-up is over FlashAttention's."""
     workload = Workload("gpu", given=(64, 640, 6400), head_dim=64, graph=graph)
     device = torch.device("cuda", 0)
     rows = measure.measure(workload, all_providers("layer"), DIRECTIONS, None, device, lambda text, some: None, "layer")
+    if graph:  # what torch compiled cannot be replayed
+        rows, others = rows[:3], rows[3:]
+        assert {row.status for row in others} == {"absent"}
     assert {(row.status, row.reason) for row in rows} == {("timed", "")}
     for row in rows:
         assert row.ms > 0

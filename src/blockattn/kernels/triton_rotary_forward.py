@@ -38,9 +38,11 @@ def rotary_forward_kernel(
             tl.store(lse_ptr + (start + keys) * HEADS + head, lse, mask=keys < length)
         return
 
-    q_ptr += start * q_row + head.to(tl.int64) * q_head
-    k_ptr += start * k_row + (head // GROUP).to(tl.int64) * k_head
-    v_ptr += start * v_row + (head // GROUP).to(tl.int64) * v_head
+    head = head.to(tl.int64)
+    kv_head = head // GROUP
+    q_ptr += start * q_row
+    k_ptr += start * k_row
+    v_ptr += start * v_row
     cos_ptr += angle * cos_row
     sin_ptr += angle * sin_row
     for first_row in range(0, BLOCK, ROWS):
@@ -55,10 +57,12 @@ def rotary_forward_kernel(
                 key_cos, key_sin = pairs.load_angles(
                     cos_ptr, cos_row, sin_ptr, sin_row, keys, length, first, D, R, CHUNK, VECTOR
                 )
-                k = pairs.load_pairs(k_ptr, k_row, keys, length, first, True, D, R, CHUNK, INTERLEAVED)
+                k = pairs.load_pairs(k_ptr + kv_head * k_head, k_row, keys, length, first, True, D, R, CHUNK, INTERLEAVED)
                 k = pairs.turn(k, key_cos, key_sin)
-                q = pairs.load_pairs(q_ptr, q_row, queries, length, first, True, D, R, CHUNK, INTERLEAVED)
-                v = pairs.load_pairs(v_ptr, v_row, keys, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED)
+                q = pairs.load_pairs(q_ptr + head * q_head, q_row, queries, length, first, True, D, R, CHUNK, INTERLEAVED)
+                v = pairs.load_pairs(
+                    v_ptr + kv_head * v_head, v_row, keys, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED
+                )
                 cos, sin = key_cos, key_sin
                 if ROWS < BLOCK:
                     cos, sin = pairs.load_angles(
@@ -74,8 +78,8 @@ def rotary_forward_kernel(
                 s = tl.dot(qs[cut], tl.trans(ks[cut]), s)
         else:
             s = pairs.turned_products(
-                q_ptr, q_row, queries, k_ptr, k_row, keys, length, cos_ptr, cos_row, sin_ptr, sin_row, True, True, D, R,
-                CHUNK, VECTOR, INTERLEAVED,
+                q_ptr + head * q_head, q_row, queries, k_ptr + kv_head * k_head, k_row, keys, length, cos_ptr, cos_row,
+                sin_ptr, sin_row, True, True, D, R, CHUNK, VECTOR, INTERLEAVED,
             )  # fmt: skip
         e, row_max, row_sum = tile_math.exponentials(s, queries, keys, length, scale, CAUSAL)
         if HAS_LSE:
@@ -91,7 +95,9 @@ def rotary_forward_kernel(
                 )
         else:
             for first in range(0, D // 2, CHUNK):
-                v = pairs.load_pairs(v_ptr, v_row, keys, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED)
+                v = pairs.load_pairs(
+                    v_ptr + kv_head * v_head, v_row, keys, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED
+                )
                 if ROTATE_V:
                     cos, sin = pairs.load_angles(
                         cos_ptr, cos_row, sin_ptr, sin_row, keys, length, first, D, R, CHUNK, VECTOR

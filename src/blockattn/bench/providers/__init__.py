@@ -89,3 +89,9 @@ def chosen(names: Collection[str] | None, operations: Iterable[str] = OPERATIONS
 def needs_cuda(batch: Batch) -> str | None:
     """The obstacle that all GPU libraries share."""
     return None if batch.device.type == "cuda" and torch.version.hip is None else "needs an NVIDIA GPU"
+
+
+def graph_obstacle(batch: Batch) -> str | None:
+    """Of what torch.compile made: replays of a graph with it end in an illegal memory access on torch 2.11, after which
+    nothing else can be measured."""
+    return "compiled by torch, which cannot be replayed from a CUDA graph" if batch.workload.graph else None

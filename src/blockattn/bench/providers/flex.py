@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ..batch import Batch
-from . import Prepared, needs_cuda
+from . import Prepared, graph_obstacle, needs_cuda
 from .sdpa import full_tiles_obstacle
 
 MASK_BLOCK = 128
@@ -51,11 +51,6 @@ def to_sequence(x: Tensor, rows: Tensor) -> Tensor:
 def from_sequence(o: Tensor) -> Tensor:
     """Back to `[full rows, H, D]`."""
     return o[0].transpose(0, 1)
-
-
-def graph_obstacle(batch: Batch) -> str | None:
-    """Replaying a graph of it ends in an illegal memory access (torch 2.11), after which nothing else can be measured."""
-    return "compiled, it cannot be replayed from a CUDA graph" if batch.workload.graph else None
 
 
 class Flex:

@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from blockattn.nn import BlockSelfAttention
 
 from ..batch import Batch
-from . import Prepared, Provider, flash, rotary
+from . import Prepared, Provider, flash, graph_obstacle, rotary
 from .ours import tile_table
 
 
@@ -68,7 +68,7 @@ class Written:
     attention: Provider | None
 
     def obstacle(self, batch: Batch) -> str | None:
-        return None if self.attention is None else self.attention.obstacle(batch)
+        return graph_obstacle(batch) or (self.attention.obstacle(batch) if self.attention else None)
 
     def prepare(self, batch: Batch) -> Prepared:
         attention, shape = rotary.unrotated(self.attention, batch), batch.workload

@@ -13,7 +13,7 @@ from blockattn import block_attention, block_attention_packed
 from blockattn.rotary import turn
 
 from ..batch import Batch
-from . import Prepared, Provider, flash
+from . import Prepared, Provider, flash, graph_obstacle
 from .ours import tile_table
 
 
@@ -63,7 +63,8 @@ class Around:
     compiled: bool
 
     def obstacle(self, batch: Batch) -> str | None:
-        return None if self.attention is None else self.attention.obstacle(batch)
+        obstacle = graph_obstacle(batch) if self.compiled else None
+        return obstacle or (self.attention.obstacle(batch) if self.attention else None)
 
     def prepare(self, batch: Batch) -> Prepared:
         rotate = torch.compile(turned, dynamic=False) if self.compiled else turned
