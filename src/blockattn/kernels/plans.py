@@ -255,8 +255,9 @@ def _plan(
     width = _width(head_dim)
     most = max(_MIN_CHANNELS, width // 2) if pairs else width
     plan = table.get((block_size, max(width, 64))) or Plan(block_size, most, warps[block_size])
-    measured = capability[0] == 9  # caps were measured on Hopper, and cost spills elsewhere
-    cap = plan.registers if measured and head_dim == width else None
+    cap = None
+    if plan.registers and head_dim == width:  # measured on Hopper; on Blackwell any number keeps ptxas from saving registers
+        cap = {9: plan.registers, 10: 255}.get(capability[0])
     return dataclasses.replace(plan, chunk=min(plan.chunk, most), registers=cap)
 
 
