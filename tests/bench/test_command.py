@@ -127,6 +127,20 @@ def test_what_was_measured_before_an_interruption_is_written(tmp_path, monkeypat
     assert {row["spec"] for row in json.loads(path.read_text())["rows"]} == {"B2,L70,fill1,H2,Hk2,D16,block64"}
 
 
+def test_a_lost_gpu_ends_the_run_with_what_was_measured(tmp_path, monkeypatch):
+    path, right = tmp_path / "run.json", measure.measure
+
+    def broken(workload, *others):
+        if workload.name == "B2,D16,L70":
+            raise measure.LostDevice("sdpa-math: RuntimeError: illegal memory access")
+        return right(workload, *others)
+
+    monkeypatch.setattr(measure, "measure", broken)
+    with pytest.raises(SystemExit, match=r"B2,D16,L70: sdpa-math: .*illegal memory access.* without that provider"):
+        cli.main(["bench", *SMALL, "--workload", "B2,D16,L70", "--json", str(path)])
+    assert {row["spec"] for row in json.loads(path.read_text())["rows"]} == {"B2,L70,fill1,H2,Hk2,D16,block64"}
+
+
 @pytest.mark.parametrize("width", [70, 100, 200])
 def test_digits_are_not_cut_in_a_narrow_terminal(tmp_path, capsys, monkeypatch, width):
     path = tmp_path / "run.json"

@@ -129,13 +129,14 @@ class SlowlyBroken(Planted):
     """Right at the gate, and raises when it has been called a few times."""
 
     name = "slowly broken"
+    most = 4
 
     def prepare(self, batch):
         right, self.calls = TORCH.prepare(batch).attend, 0
 
         def attend(q, k, v):
             self.calls += 1
-            if self.calls > 4:
+            if self.calls > self.most:
                 raise MemoryError("no more")
             return right(q, k, v)
 
@@ -160,6 +161,15 @@ class Unwritten(Planted):
 def test_a_provider_that_breaks_late_has_failed_alone():
     rows, _ = run(SlowlyBroken(), TORCH, directions=("forward",))
     assert [(row.status, row.reason) for row in rows] == [("failed", "MemoryError: no more"), ("timed", "")]
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_a_provider_that_breaks_the_gpu_is_named(monkeypatch, most):
+    """Whether it breaks it while it enters or in its turn, nothing is measured after it."""
+    monkeypatch.setattr(measure, "lost", lambda device: True)
+    monkeypatch.setattr(SlowlyBroken, "most", most)
+    with pytest.raises(measure.LostDevice, match=r"^slowly broken: MemoryError: no more$"):
+        run(SlowlyBroken(), TORCH, directions=("forward",))
 
 
 def test_rows_that_are_not_written_are_wrong():

@@ -22,6 +22,7 @@ PROVIDER_NAMES = {
     "rotary": "blockattn-fused, blockattn-compiled, blockattn-eager, flash2-compiled",
     "layer": "blockattn-layer, blockattn-compiled-layer, flash2-compiled-layer",
 }
+AFTER_LOSS = "It broke the GPU's context, and the run ends here; measure the rest without that provider."
 WIDTH = 120  # of tables in a file or a pipe
 BYTES_A_ROW_FACTOR = 45  # a batch with all providers' copies, outputs and gradients, over one tensor of it
 
@@ -122,7 +123,10 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
     parts = [(workload, operation, some) for operation, some in chosen.items() for workload in workloads]
     with _progress(console, sum(len(some) for *_, some in parts) * (1 + measure.ROUNDS)) as advance:
         for workload, operation, some in parts:
-            found = measure.measure(workload, some, directions, limit, device, advance, operation)
+            try:
+                found = measure.measure(workload, some, directions, limit, device, advance, operation)
+            except measure.LostDevice as error:
+                raise SystemExit(f"blockattn: {workload.name}: {error}. {AFTER_LOSS}") from error
             abouts = {provider.name: provider.about for provider in some}
             run = dataclasses.replace(run, rows=(*run.rows, *found), providers=run.providers | abouts)
             if arguments.json:

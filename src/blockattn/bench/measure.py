@@ -30,6 +30,10 @@ SAMPLED_TILES = 24
 L2_FACTOR = 3  # a rotation of inputs is this many times the L2 cache
 
 
+class LostDevice(RuntimeError):
+    """A provider broke the GPU's context, so that nothing can be measured any more in this process."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaves:
     """What a provider's attend takes, which requires gradients, and do, in its layout."""
@@ -96,8 +100,17 @@ def _stream_for(workload: Workload, device: torch.device) -> Iterator[torch.cuda
         with torch.cuda.stream(stream):
             yield stream
     finally:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        if not lost(device):
+            torch.cuda.empty_cache()
+
+
+def lost(device: torch.device) -> bool:
+    """Whether an earlier call has broken the GPU's context: then waiting for the GPU raises, again and again."""
+    try:
+        _synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _take_turn(entrant: Entrant, directions: tuple[str, ...], device: torch.device) -> Entrant | tuple[str, str]:
@@ -107,8 +120,15 @@ def _take_turn(entrant: Entrant, directions: tuple[str, ...], device: torch.devi
             found = timer.samples(entrant.calls[direction], device)
             entrant.times[direction] += [ms / entrant.calls_at_once for ms in found]
     except Exception as error:
-        return "failed", first_line(error)
+        return _failure(entrant.provider, error, device)
     return entrant
+
+
+def _failure(provider: Provider, error: Exception, device: torch.device) -> tuple[str, str]:
+    """The status and reason of a provider that raised; LostDevice when nothing after it can run."""
+    if lost(device):
+        raise LostDevice(f"{provider.name}: {first_line(error)}") from error
+    return "failed", first_line(error)
 
 
 def first_line(error: Exception) -> str:
@@ -161,7 +181,7 @@ def _enter(
         in_graph = batch.workload.graph and stream is not None
         ready = {d: timer.captured(calls[d], stream) if in_graph else calls[d][0] for d in directions}
     except Exception as error:
-        return "failed", first_line(error)
+        return _failure(provider, error, batch.device)
     return Entrant(
         provider, prepared, ready, len(sets) if in_graph else 1, setup_ms, kept, peaks, {d: [] for d in directions}
     )
