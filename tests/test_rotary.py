@@ -31,7 +31,7 @@ CASES = [
     Case((), after=70, rotary="token", packed="heads"),
     Case((0, 0), rotary="position", packed="flat"),
     *[
-        Case((1, n - 1, 2 * n + 5), None, 0, 2, 4, 2, d, n, rotary="position", dim=r, interleaved=i, rotate_v=v)
+        Case((1, n - 1, n + 5), None, 0, 2, 2, 1, d, n, rotary="position", dim=r, interleaved=i, rotate_v=v)
         for n, d, r, i, v in (
             (16, 16, 16, True, False), (16, 256, 256, False, True), (32, 24, 8, True, True), (32, 72, 40, False, False),
             (64, 136, 136, True, True), (128, 40, 40, False, False), (128, 128, 128, True, True),

@@ -94,18 +94,13 @@ def turn_back(x, cos, sin, dtype: tl.constexpr):
 
 
 @triton.jit
-def _first(a, _):
-    return a
-
-
-@triton.jit
 def settled(x):
-    """x, through a reduction over an axis of one element, which costs nothing.
+    """x, through a sum over an axis of one element, which costs nothing.
 
     Triton moves conversions of layout up to the loads, and would turn q once more in the layout of a product's operand; it
-    moves none past a reduction.
+    moves none past a sum.
     """
-    return tl.reduce(tl.reshape(x, (x.shape[0], x.shape[1], 1)), 2, _first)
+    return tl.sum(tl.reshape(x, (x.shape[0], x.shape[1], 1)), 2)
 
 
 @triton.jit
