@@ -21,7 +21,7 @@ _MIN_CHANNELS = 16  # tl.dot multiplies at least 16 channels
 class Plan:
     """rows: queries a step; chunk: channels a step, pairs of them in a rotary kernel (a power of two); warps: of a program;
     registers: the most that a thread may take (None: the compiler's choice); stages: how far the loop over heads loads
-    ahead; held: a rotary program keeps all chunks at once, otherwise it computes scores again for each."""
+    ahead; held: a rotary program keeps all chunks of a block at once, otherwise it computes scores again for each."""
 
     rows: int
     chunk: int
@@ -132,14 +132,13 @@ _ROTARY_WGMMA_BACKWARD: _Table = {
     (128, 256): Plan(32, 16, 8, held=False),
 }
 _ROTARY_WGMMA_BACKWARD_GROUPED: _Table = {
+    **_ROTARY_WGMMA_BACKWARD,
     (16, 256): Plan(16, 32, 4, held=False),
-    (32, 128): Plan(32, 64, 4),
-    (32, 256): Plan(16, 16, 8, held=False),
+    (64, 64): Plan(64, 32, 4),
     (64, 128): Plan(64, 32, 4),  # it spills, and takes 8.3 ms where 8 warps, which do not, take 10.4
     (64, 256): Plan(64, 32, 8, held=False),
     (128, 64): Plan(32, 16, 8, held=False),
     (128, 128): Plan(32, 16, 8, held=False),
-    (128, 256): Plan(32, 16, 8, held=False),
 }
 _ROTARY_MMA_FORWARD: _Table = {
     (16, 256): Plan(16, 32, 4, held=False),
@@ -158,13 +157,10 @@ _ROTARY_MMA_BACKWARD: _Table = {
     (128, 256): Plan(16, 16, 8, held=False),
 }
 _ROTARY_MMA_BACKWARD_GROUPED: _Table = {
-    (16, 256): Plan(16, 16, 8, held=False),
+    **_ROTARY_MMA_BACKWARD,
     (32, 128): Plan(32, 64, 4),
     (32, 256): Plan(16, 16, 8, held=False),
     (64, 128): Plan(32, 16, 4, held=False),
-    (64, 256): Plan(32, 16, 8, held=False),
-    (128, 64): Plan(32, 16, 8, held=False),
-    (128, 128): Plan(32, 16, 8, held=False),
     (128, 256): Plan(32, 16, 8, held=False),
 }
 _ROTARY_FORWARD_FP32: _Table = {
@@ -176,17 +172,6 @@ _ROTARY_FORWARD_FP32: _Table = {
     (128, 256): Plan(32, 16, 8, held=False),
 }
 _ROTARY_BACKWARD_FP32: _Table = {
-    (16, 256): Plan(16, 16, 8, held=False),
-    (32, 128): Plan(32, 16, 4, held=False),
-    (32, 256): Plan(16, 16, 4, held=False),
-    (64, 64): Plan(16, 16, 8, held=False),
-    (64, 128): Plan(16, 16, 8, held=False),
-    (64, 256): Plan(16, 16, 4, held=False),
-    (128, 64): Plan(16, 16, 8, held=False),
-    (128, 128): Plan(16, 16, 8, held=False),
-    (128, 256): Plan(16, 16, 8, held=False),
-}
-_ROTARY_BACKWARD_FP32_GROUPED: _Table = {
     (16, 64): Plan(16, 32, 4),
     (16, 256): Plan(16, 16, 8, held=False),
     (32, 128): Plan(16, 16, 4, held=False),
@@ -236,7 +221,7 @@ def rotary_forward(block_size: int, head_dim: int, dtype: torch.dtype, capabilit
 def rotary_backward(block_size: int, head_dim: int, dtype: torch.dtype, group: int, capability: tuple[int, int]) -> Plan:
     """The rotary backward's plan for `group` query heads a kv head."""
     if dtype == torch.float32:
-        table = _ROTARY_BACKWARD_FP32 if group == 1 else _ROTARY_BACKWARD_FP32_GROUPED
+        table = _ROTARY_BACKWARD_FP32
     elif _has_wgmma(capability):
         table = _ROTARY_WGMMA_BACKWARD if group == 1 else _ROTARY_WGMMA_BACKWARD_GROUPED
     else:

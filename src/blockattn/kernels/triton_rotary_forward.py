@@ -23,6 +23,7 @@ def rotary_forward_kernel(
     CHUNK: tl.constexpr, HELD: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
     PER_TOKEN: tl.constexpr, HAS_STARTS: tl.constexpr, INTERLEAVED: tl.constexpr, ROTATE_V: tl.constexpr,
 ):  # fmt: skip
+    tl.static_assert(ROWS == BLOCK or not HELD)
     CUTS: tl.constexpr = (D // 2 + CHUNK - 1) // CHUNK if HELD else 1
     VECTOR: tl.constexpr = pairs.vector(q_ptr.dtype.element_ty, INTERLEAVED)
     line_ptr, head = walk.program_line(tiles_ptr, HEADS)
@@ -54,23 +55,16 @@ def rotary_forward_kernel(
             held = ()
             for cut in tl.static_range(CUTS):
                 first = cut * CHUNK
-                key_cos, key_sin = pairs.load_angles(
-                    cos_ptr, cos_row, sin_ptr, sin_row, keys, length, first, D, R, CHUNK, VECTOR
-                )
+                cos, sin = pairs.load_angles(cos_ptr, cos_row, sin_ptr, sin_row, keys, length, first, D, R, CHUNK, VECTOR)
                 k = pairs.load_pairs(k_ptr + kv_head * k_head, k_row, keys, length, first, True, D, R, CHUNK, INTERLEAVED)
-                k = pairs.turn(k, key_cos, key_sin)
+                k = pairs.turn(k, cos, sin)
                 q = pairs.load_pairs(q_ptr + head * q_head, q_row, queries, length, first, True, D, R, CHUNK, INTERLEAVED)
                 v = pairs.load_pairs(
                     v_ptr + kv_head * v_head, v_row, keys, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED
                 )
-                cos, sin = key_cos, key_sin
-                if ROWS < BLOCK:
-                    cos, sin = pairs.load_angles(
-                        cos_ptr, cos_row, sin_ptr, sin_row, queries, length, first, D, R, CHUNK, VECTOR
-                    )
                 q = pairs.turn(q, cos, sin)
                 if ROTATE_V:
-                    v = pairs.turn(v, key_cos, key_sin)
+                    v = pairs.turn(v, cos, sin)
                 qs = qs + (q,)
                 ks = ks + (k,)
                 held = held + (v,)
