@@ -1,8 +1,8 @@
 """Block attention with `scaled_dot_product_attention` on gathered tiles: every device, every dtype.
 
 Tiles are gathered to `[n, H, block, D]`, padded with zeros where they are short, and scattered back, a few at a time so
-that their scores stay in cache. On the CPU full tiles go without a mask and apart from short ones; elsewhere all slots of
-the table go with a mask, so that nothing waits for the device. A row's bits depend on its own tile only. The backward
+that their scores stay in cache. On the CPU full tiles go apart from short ones, whose padding is masked; elsewhere all slots
+of the table go with that mask, so that nothing waits for the device. A row's bits depend on its own tile only. The backward
 recomputes the scores in fp32 (fp64 for fp64) and follows the same formulas as the kernels.
 """
 
@@ -27,7 +27,8 @@ class _Group:
 
     `rows [n · block]` names each tile's rows, T (one past the last) for padding; `bias` is 0 where a key is seen, -inf
     elsewhere, and broadcasts to `[n, H, block, block]`; None where all see all. `lines [n]` is the rotary table's line for
-    each tile's first row, and `beyond [n]` tells the tiles that the table does not hold.
+    each tile's first row, and `beyond [n]` tells the tiles that the table does not hold. Padding is turned by the
+    line of its tile's last row, so that no line past it matters.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class _Group:
         causal: bool, padded: bool,
     ):  # fmt: skip
         place = torch.arange(block_size, device=starts.device)
-        self.lines, self.beyond = lines[:, None] + place, beyond
+        turned_by = place.minimum((lengths - 1).clamp(min=0)[:, None]) if padded else place
+        self.lines, self.beyond = lines[:, None] + turned_by, beyond
         self.shape = (starts.shape[0], block_size)
         self.rows = (starts[:, None] + place).flatten()
         self.inside = None
-        self.is_causal = causal and not padded
         visible = place <= place[:, None] if causal else None
         if padded:
             inside = place < lengths[:, None]
@@ -83,9 +84,10 @@ class _Group:
         out.index_copy_(0, self.rows, tiles.transpose(1, 2).flatten(0, 1).to(out.dtype))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """softmax(scale · q kᵀ) v; is_causal would multiply its -inf by the scale, which may be negative or 0."""
         k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
-        mask = None if self.is_causal or self.bias is None else self.bias.to(q.dtype)
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.is_causal, scale=scale)
+        mask = None if self.bias is None else self.bias.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
     def scores(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """scale · q kᵀ `[n, H, block, block]` of tiles whose heads agree; -inf where a key is not seen."""
