@@ -124,8 +124,8 @@ def table_rows(rotation: Rotation, tiles: Tensor) -> Tensor:
 def beyond_table(rotation: Rotation, tiles: Tensor) -> Tensor:
     """`[N]` bool: the tiles with a row whose position the table does not hold."""
     _, lengths, kinds, *_ = tiles.unbind(1)
-    first = table_rows(rotation, tiles)
-    return (kinds == ATTEND) & (lengths > 0) & ((first < 0) | (first + lengths > rotation.cos.shape[0]))
+    first = table_rows(rotation, tiles)  # negative where a sum passes 2⁶³
+    return (kinds == ATTEND) & (lengths > 0) & ((first < 0) | (first > rotation.cos.shape[0] - lengths))
 
 
 def check_positions(rotation: Rotation, tiles: Tensor) -> None:
