@@ -57,11 +57,9 @@ def block_attention(
                 first = start if rotary.per_token else start - begin
                 if start_positions is not None:
                     first += int(start_positions[b])
-                angles = slice(first, first + stop - start)
+                angles = _angles(rotary, first, stop - start)
                 turned = 3 if rotate_v else 2
-                block[:turned] = [
-                    _rotate(x, rotary.cos[angles], rotary.sin[angles], interleaved, compute_dtype) for x in block[:turned]
-                ]
+                block[:turned] = [_rotate(x, *angles, interleaved, compute_dtype) for x in block[:turned]]
             o, lse = _attend(*(x.to(compute_dtype) for x in block), group, scale, causal, matmul)
             o_parts.append(o)
             lse_parts.append(lse)
@@ -69,6 +67,14 @@ def block_attention(
     skip_to(total_rows)
     graph = sum(x[:0].sum() for x in (q, k, v)).to(compute_dtype)  # 0, so that a batch without blocks has gradients too
     return torch.cat(o_parts) + graph, torch.cat(lse_parts) + graph
+
+
+def _angles(rotary, first: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine `[rows, R/2]` from the table's line `first` on; NaN where it does not hold them all."""
+    if 0 <= first <= rotary.cos.shape[0] - rows:
+        return rotary.cos[first : first + rows], rotary.sin[first : first + rows]
+    missing = rotary.cos.new_full((rows, rotary.cos.shape[1]), torch.nan)
+    return missing, missing
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, dtype: torch.dtype) -> Tensor:
