@@ -180,6 +180,7 @@ def _enter(
         kept = _kept_bytes(prepared, sets[0])
         in_graph = batch.workload.graph and stream is not None
         ready = {d: timer.captured(calls[d], stream) if in_graph else calls[d][0] for d in directions}
+        _synchronize(batch.device)  # what breaks the GPU's context is then known by name
     except Exception as error:
         return _failure(provider, error, batch.device)
     return Entrant(
