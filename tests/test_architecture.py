@@ -13,12 +13,13 @@ PROVIDERS = ("flash", "flash4", "flex", "layer", "ours", "rotary", "sdpa", "xfor
 # Each module and the modules of the package that it may import; "*" stands for one name.
 ARROWS = {
     "__init__": {"api", "rotary", "tiles"},
-    "nn": {"api", "rotary", "tiles"},
-    "api": {"dispatch", "ops", "reference", "rotary", "tiles"},
+    "nn": {"api", "checks", "rotary", "tiles"},
+    "api": {"checks", "dispatch", "ops", "reference", "rotary", "tiles"},
     "ops": {"dispatch", "rotary", "tiles"},
-    "rotary": {"tiles"},
+    "rotary": {"checks", "tiles"},
+    "checks": set(),
     "dispatch": set(),  # imports backends by name when they are first used
-    "tiles": set(),
+    "tiles": {"checks"},
     "reference": set(),
     "torch_backend": {"rotary", "tiles"},
     "testing": {"api", "reference", "rotary"},

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from . import dispatch, ops, reference
-from .rotary import RotaryTable, Rotation, check_positions
+from .checks import check_bool, check_index, check_number, check_tensor, positive
+from .rotary import RotaryTable, Rotation, check_constant, check_positions
 from .tiles import TileTable
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
@@ -79,8 +80,7 @@ def block_attention(
     torch.Size([70, 4, 64])
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        check_tensor(name, x)
     q, k, v = _autocast(q, k, v)
     _check_tensors(q, k, v)
     _check_options(causal, scale, return_lse, backend)
@@ -128,7 +128,7 @@ def block_attention_packed(
     >>> block_attention_packed(torch.randn(70, 8 * 64), torch.tensor([0, 3, 70]), num_heads=4, num_kv_heads=2).shape
     torch.Size([70, 4, 64])
     """
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    num_heads, num_kv_heads = head_counts(num_heads, num_kv_heads)
     _check_packed(qkv, num_heads, num_kv_heads)
     (qkv,) = _autocast(qkv)
     q, k, v = ops.split_packed(qkv, num_heads, num_kv_heads)
@@ -192,16 +192,31 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
-def _check_packed(qkv: Tensor, num_heads: int, num_kv_heads: int) -> None:
-    if not isinstance(qkv, Tensor):
-        raise TypeError(f"qkv must be a tensor, got {type(qkv).__name__}")
-    for name, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-            raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+def head_counts(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
+    """Hq and Hk, once they are integers that fit each other."""
+    num_heads = positive("num_heads", num_heads)
+    num_kv_heads = num_heads if num_kv_heads is None else positive("num_kv_heads", num_kv_heads)
     if num_heads % num_kv_heads:
         raise ValueError(f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}")
+    return num_heads, num_kv_heads
+
+
+def check_head_dim(name: str, head_dim: int) -> None:
+    if head_dim % 8 or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"{name} must be a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim}")
+
+
+def check_rotary_table(rotary: RotaryTable, head_dim: int) -> None:
+    """Raise unless the rotary table is one, turns no more than the channels of a head, and is constant."""
+    if not isinstance(rotary, RotaryTable):
+        raise TypeError(f"rotary must be a RotaryTable or None, got {type(rotary).__name__}")
+    if rotary.dim > head_dim:
+        raise ValueError(f"rotary must turn at most the {head_dim} channels of q, got R = {rotary.dim}")
+    check_constant(rotary.cos, rotary.sin)
+
+
+def _check_packed(qkv: Tensor, num_heads: int, num_kv_heads: int) -> None:
+    check_tensor("qkv", qkv)
     heads = num_heads + 2 * num_kv_heads
     if qkv.ndim == 4:
         fits = qkv.shape[1] == 3 and num_heads == num_kv_heads == qkv.shape[2]
@@ -226,21 +241,16 @@ def _check_rotary(
         if start_positions is not None or rotate_v:
             raise ValueError("start_positions and rotate_v are options of rotary, which is None")
         return _NO_ROTATION
-    if not isinstance(rotary, RotaryTable):
-        raise TypeError(f"rotary must be a RotaryTable or None, got {type(rotary).__name__}")
-    for name, value in (("interleaved", interleaved), ("rotate_v", rotate_v)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r}")
-    cos = rotary.cos
+    check_rotary_table(rotary, q.shape[2])
+    check_bool("interleaved", interleaved)
+    check_bool("rotate_v", rotate_v)
+    cos, sin = rotary.cos, rotary.sin
     if cos.device != q.device:
         raise ValueError(f"rotary must be on q's device {q.device}, got {cos.device}")
-    if rotary.dim > q.shape[2]:
-        raise ValueError(f"rotary must turn at most the {q.shape[2]} channels of q, got R = {rotary.dim}")
     if rotary.per_token and cos.shape[0] != q.shape[0]:
         raise ValueError(f"rotary must hold a line for each of q's {q.shape[0]} rows, got {cos.shape[0]}")
     if start_positions is not None:
         _check_start_positions(q, table, rotary, start_positions)
-    cos, sin = (x if x.stride(1) == 1 else x.contiguous() for x in (cos, rotary.sin))
     start_positions = None if start_positions is None else start_positions.contiguous()
     return cos, sin, start_positions, rotary.per_token, interleaved, rotate_v
 
@@ -248,10 +258,7 @@ def _check_rotary(
 def _check_start_positions(q: Tensor, table: TileTable, rotary: RotaryTable, start_positions: Tensor) -> None:
     if rotary.per_token:
         raise ValueError("start_positions belong to a rotary table by position, got a table per token")
-    if not isinstance(start_positions, Tensor):
-        raise TypeError(f"start_positions must be a tensor, got {type(start_positions).__name__}")
-    if start_positions.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"start_positions must be int32 or int64, got {start_positions.dtype}")
+    check_index("start_positions", start_positions, "B")
     sequences = table.offsets.shape[0] - 1
     if tuple(start_positions.shape) != (sequences,):
         raise ValueError(f"start_positions must have shape [{sequences}], got {tuple(start_positions.shape)}")
@@ -264,8 +271,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     if dtype not in DTYPES:
         raise ValueError(f"q must be bfloat16, float16, float32 or float64, got {dtype}")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.layout != torch.strided:
-            raise ValueError(f"{name} must be a dense tensor, got layout {x.layout}")
         if x.ndim != 3:
             raise ValueError(f"{name} must have shape [T, heads, D], got {tuple(x.shape)}")
         if x.device != device:
@@ -276,10 +281,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     k_rows, kv_heads, k_head_dim = k.shape
     if dtype == torch.float64 and device.type != "cpu":
         raise ValueError(f"q may be float64 on the CPU only, got {device}")
-    if head_dim % 8 or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
-        raise ValueError(
-            f"q must have a head dim D that is a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim}"
-        )
+    check_head_dim("q's head dim D", head_dim)
     if k_rows != total_rows or k_head_dim != head_dim:
         raise ValueError(f"k must have shape [{total_rows}, Hk, {head_dim}] to match q, got {tuple(k.shape)}")
     if v.shape != k.shape:
@@ -289,12 +291,10 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_options(causal: bool, scale: float | None, return_lse: bool, backend: str | None) -> None:
-    for name, value in (("causal", causal), ("return_lse", return_lse)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r}")
+    check_bool("causal", causal)
+    check_bool("return_lse", return_lse)
     if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+        check_number("scale", scale)
         if not abs(scale) <= MAX_SCALE:
             raise ValueError(f"scale must be finite in float32, got {scale}")
     if backend is not None and not isinstance(backend, str):

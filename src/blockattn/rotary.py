@@ -8,11 +8,13 @@ al., RoFormer, arXiv 2104.09864. The kernels rotate in `kernels/pairs.py`; the c
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .checks import check_bool, check_number, check_tensor, integer, positive
 from .tiles import ATTEND
 
 TABLE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -24,12 +26,15 @@ class RotaryTable:
 
     Args:
         cos, sin: `[T, R/2]` with a line for every row (per_token), or `[P, R/2]` with a line for each position inside a
-            sequence; fp32, bf16 or fp16, whatever q's dtype. Any strides whose last one is 1 are read in place.
+            sequence; fp32, bf16 or fp16, whatever q's dtype. Any strides whose last one is 1 are read in place; others are
+            copied, once.
         per_token: which of the two.
+
+    One made under inference_mode serves inference only.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: shapes, dtypes or devices that disagree, or a table that requires a gradient.
+        ValueError: shapes, dtypes or devices that disagree, or a table that is sparse or requires a gradient.
     """
 
     cos: Tensor
@@ -38,23 +43,20 @@ class RotaryTable:
 
     def __init__(self, cos: Tensor, sin: Tensor, *, per_token: bool):
         for name, x in (("cos", cos), ("sin", sin)):
-            if not isinstance(x, Tensor):
-                raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+            check_tensor(name, x)
             if x.ndim != 2 or x.shape[1] < 1:
                 raise ValueError(f"{name} must have shape [T, R/2] or [P, R/2], got {tuple(x.shape)}")
             if x.dtype not in TABLE_DTYPES:
                 raise ValueError(f"{name} must be float32, bfloat16 or float16, got {x.dtype}")
-            if x.requires_grad:
-                raise ValueError(f"{name} must not require a gradient: the table is not differentiated")
         for what in ("shape", "dtype", "device"):
             if getattr(sin, what) != getattr(cos, what):
                 raise ValueError(f"sin must have cos's {what} {getattr(cos, what)}, got {getattr(sin, what)}")
-        if not isinstance(per_token, bool):
-            raise TypeError(f"per_token must be True or False, got {per_token!r}")
+        check_bool("per_token", per_token)
+        check_constant(cos, sin)
         if not per_token and not cos.shape[0]:
             raise ValueError("cos must hold at least one position, got none")
-        object.__setattr__(self, "cos", cos)
-        object.__setattr__(self, "sin", sin)
+        object.__setattr__(self, "cos", cos if cos.stride(1) == 1 else cos.contiguous())
+        object.__setattr__(self, "sin", sin if sin.stride(1) == 1 else sin.contiguous())
         object.__setattr__(self, "per_token", per_token)
 
     @property
@@ -69,8 +71,7 @@ class RotaryTable:
         >>> RotaryTable.from_sin_cos(torch.zeros(100, 64)).dim
         64
         """
-        if not isinstance(table, Tensor):
-            raise TypeError(f"table must be a tensor, got {type(table).__name__}")
+        check_tensor("table", table)
         if table.ndim != 2 or table.shape[1] % 2 or not table.shape[1]:
             raise ValueError(f"table must have shape [T, R] with an even R, got {tuple(table.shape)}")
         sin, cos = table.chunk(2, 1)
@@ -81,23 +82,29 @@ class RotaryTable:
         cls, dim: int, max_position: int, theta: float = 1e4, *, dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> RotaryTable:  # fmt: skip
-        """The usual table by position: pair i of position p turns by p · theta ** (-2i / dim), computed in fp64.
+        """The usual table by position: pair i of position p turns by p · theta ** (-2i / dim), computed in fp64 on the CPU.
 
         >>> RotaryTable.from_theta(64, 4096).cos.shape
         torch.Size([4096, 32])
         """
-        for name, value in (("dim", dim), ("max_position", max_position)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+        dim, max_position = integer("dim", dim), positive("max_position", max_position)
         if dim < 2 or dim % 2:
             raise ValueError(f"dim must be even and at least 2, got {dim}")
-        if max_position < 1:
-            raise ValueError(f"max_position must be at least 1, got {max_position}")
-        if not theta > 0:
-            raise ValueError(f"theta must be above 0, got {theta}")
-        frequencies = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-        angles = torch.arange(max_position, dtype=torch.float64)[:, None] * frequencies
+        check_number("theta", theta)
+        if not 0 < theta < math.inf:
+            raise ValueError(f"theta must be above 0 and finite, got {theta}")
+        made = dict(dtype=torch.float64, device="cpu")
+        frequencies = float(theta) ** (-torch.arange(0, dim, 2, **made) / dim)
+        angles = torch.arange(max_position, **made)[:, None] * frequencies
+        device = torch.get_default_device() if device is None else device
         return cls(angles.cos().to(device, dtype), angles.sin().to(device, dtype), per_token=False)
+
+
+def check_constant(cos: Tensor, sin: Tensor) -> None:
+    """Raise where a table requires a gradient, which would be lost."""
+    for name, x in (("cos", cos), ("sin", sin)):
+        if x.requires_grad:
+            raise ValueError(f"{name} must not require a gradient: the table is not differentiated")
 
 
 class Rotation(NamedTuple):

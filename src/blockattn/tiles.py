@@ -16,6 +16,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from .checks import check_index, integer
+
 ATTEND, ZERO, POISON = 0, 1, 2
 COLUMNS = 5
 BLOCK_SIZES = (16, 32, 64, 128)
@@ -31,6 +33,16 @@ def capacity(total_rows: int, sequences: int, block_size: int, shift: int, has_l
 def lead_rows(block_size: int, shift: int) -> int:
     """Rows that the first block of a sequence lacks: a shifted sequence starts inside a block."""
     return (block_size - shift) % block_size
+
+
+def cut_sizes(block_size: int, shift: int) -> tuple[int, int]:
+    """block_size and shift, once they are integers that fit; a TypeError or ValueError names the wrong one."""
+    block_size, shift = integer("block_size", block_size), integer("shift", shift)
+    if block_size not in BLOCK_SIZES:
+        raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size!r}")
+    if not 0 <= shift < block_size:
+        raise ValueError(f"shift must be within 0 and block_size - 1 = {block_size - 1}, got {shift}")
+    return block_size, shift
 
 
 def build(offsets: Tensor, lengths: Tensor | None, total_rows: int, block_size: int, shift: int) -> Tensor:
@@ -127,27 +139,19 @@ class TileTable:
         >>> table.tiles[:3].tolist()
         [[0, 3, 0, 0, 0], [3, 64, 0, 0, 1], [67, 3, 0, 64, 1]]
         """
-        _check_index_tensor("offsets", offsets, "B + 1")
+        check_index("offsets", offsets, "B + 1")
         if offsets.shape[0] < 1:
             raise ValueError("offsets must hold B + 1 entries, so at least one, got none")
         if lengths is not None:
-            _check_index_tensor("lengths", lengths, "B")
+            check_index("lengths", lengths, "B")
             if lengths.shape[0] != offsets.shape[0] - 1:
                 raise ValueError(
                     f"lengths must hold B = {offsets.shape[0] - 1} entries, one less than offsets, got {lengths.shape[0]}"
                 )
             if lengths.device != offsets.device:
                 raise ValueError(f"lengths must be on offsets' device {offsets.device}, got {lengths.device}")
-        if isinstance(block_size, bool) or not isinstance(block_size, int):
-            raise TypeError(f"block_size must be an integer, got {type(block_size).__name__}")
-        if block_size not in BLOCK_SIZES:
-            raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size!r}")
-        if isinstance(shift, bool) or not isinstance(shift, int):
-            raise TypeError(f"shift must be an integer, got {type(shift).__name__}")
-        if not 0 <= shift < block_size:
-            raise ValueError(f"shift must be within 0 and block_size - 1 = {block_size - 1}, got {shift}")
-        if isinstance(total_rows, bool) or not isinstance(total_rows, (int, torch.SymInt)):
-            raise TypeError(f"total_rows must be an integer, got {type(total_rows).__name__}")
+        block_size, shift = cut_sizes(block_size, shift)
+        total_rows = integer("total_rows", total_rows)
         if not 0 <= total_rows < 1 << 62:
             raise ValueError(f"total_rows must be within 0 and 2**62, got {total_rows}")
         if check_offsets is not None and not isinstance(check_offsets, bool):
@@ -159,12 +163,3 @@ class TileTable:
     def check(self) -> None:
         """Raise a ValueError when the contents of offsets or lengths are wrong; reads them on the host."""
         torch.ops.blockattn.build_tiles(self.offsets, self.lengths, self.total_rows, self.block_size, self.shift, True)
-
-
-def _check_index_tensor(name: str, value: Tensor, shape: str) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    if value.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"{name} must be int32 or int64, got {value.dtype}")
-    if value.dim() != 1:
-        raise ValueError(f"{name} must have shape [{shape}], got {tuple(value.shape)}")

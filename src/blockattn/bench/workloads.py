@@ -15,7 +15,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from blockattn.api import MAX_HEAD_DIM, MIN_HEAD_DIM
+from blockattn.api import check_head_dim
 from blockattn.tiles import BLOCK_SIZES
 
 _FIELDS = {
@@ -158,8 +158,7 @@ def _checked(workload: Workload) -> Workload:
         raise ValueError(f"a workload must have 1 to {MOST_ROWS:,} rows, got {workload.spec}")
     if workload.q_heads % workload.kv_heads:
         raise ValueError(f"H must be a multiple of Hk, got {workload.q_heads} and {workload.kv_heads}")
-    if workload.head_dim % 8 or not MIN_HEAD_DIM <= workload.head_dim <= MAX_HEAD_DIM:
-        raise ValueError(f"D must be a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {workload.head_dim}")
+    check_head_dim("D", workload.head_dim)
     if workload.block_size not in BLOCK_SIZES:
         raise ValueError(f"block must be one of {BLOCK_SIZES}, got {workload.block_size}")
     return workload
