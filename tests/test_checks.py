@@ -96,3 +96,17 @@ def test_a_table_of_inference_mode_serves_inference_only():
     assert o.equal(block_attention(q, q, q, OFFSETS, rotary=RotaryTable.from_theta(8, 100)))
     with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
         block_attention(q.requires_grad_(), q, q, OFFSETS, rotary=table)
+
+
+def test_a_table_is_made_where_tensors_are_made():
+    """On the default device, unless one is named; a compiled graph may make it too."""
+    with torch.device("meta"):
+        assert RotaryTable.from_theta(8, 5).cos.is_meta
+        named = RotaryTable.from_theta(8, 5, device="cpu")
+    assert named.cos.equal(RotaryTable.from_theta(8, 5).cos)
+
+    def first_angle(x):
+        return x + RotaryTable.from_theta(8, 5).sin[1, 0]
+
+    x = torch.zeros(2)
+    assert torch.compile(first_angle, fullgraph=True, backend="aot_eager")(x).equal(first_angle(x))

@@ -87,6 +87,26 @@ def test_the_table_keeps_its_dtype_when_the_parameters_change():
     assert module(rows().bfloat16(), OFFSETS).dtype == torch.bfloat16
 
 
+def test_the_table_keeps_its_values_when_the_parameters_lose_theirs():
+    """A model that is made on the meta device has them loaded later; the table is not among them."""
+    made = layer(rotary=RotaryTable.from_theta(8, 100))
+    with torch.device("meta"):
+        table = RotaryTable.from_theta(8, 100, device="cpu")
+    module = BlockSelfAttention(48, 4, 2, 16, 32, rotary=table, qkv_bias=True, out_bias=True, device="meta")
+    module = torch.nn.Sequential(module).to_empty(device=DEVICE)[0]
+    module.load_state_dict(made.state_dict())
+    assert module(rows(), OFFSETS).equal(made(rows(), OFFSETS))
+
+
+def test_a_table_without_values_is_refused():
+    with torch.device("meta"):
+        table = RotaryTable.from_theta(8, 100)
+    module = BlockSelfAttention(48, 4, 2, 16, rotary=table, device="meta")
+    assert module(rows().to("meta"), OFFSETS.to("meta")).shape == (70, 48)
+    with pytest.raises(RuntimeError, match=r"rotary was made on the meta device.*from_theta\(\.\.\., device='cpu'\)"):
+        module.to_empty(device=DEVICE)
+
+
 def test_without_projection_out():
     module = layer(out_proj=False, out_bias=False)
     assert module.out_proj is None
@@ -122,9 +142,16 @@ def test_compile_without_a_graph_break():
     ("options", "message"),
     [
         (dict(num_heads=4, num_kv_heads=3), "num_heads must be a multiple of num_kv_heads, got 4 and 3"),
-        (dict(num_heads=0, num_kv_heads=0), "num_heads must be a multiple"),
+        (dict(num_heads=0, num_kv_heads=0), "num_heads must be at least 1, got 0"),
+        (dict(num_kv_heads=-1), "num_kv_heads must be at least 1, got -1"),
         (dict(num_heads=5, num_kv_heads=5, head_dim=None), "embed_dim must be a multiple of num_heads"),
+        (dict(head_dim=None), "head_dim must be a multiple of 8 from 16 to 256, got 12"),
+        (dict(head_dim=264), "head_dim must be a multiple of 8 from 16 to 256, got 264"),
+        (dict(block_size=48), r"block_size must be one of \(16, 32, 64, 128\), got 48"),
+        (dict(shift=32), "shift must be within 0 and block_size - 1 = 31, got 32"),
         (dict(rotary=RotaryTable(torch.ones(3, 4), torch.ones(3, 4), per_token=True)), "one per token goes in at forward"),
+        (dict(rotary=RotaryTable.from_theta(18, 3)), "rotary must turn at most the 16 channels of q, got R = 18"),
+        (dict(out_proj=False), "out_bias is an option of out_proj, which is False"),
     ],
 )
 def test_wrong_numbers_are_named(options, message):
@@ -132,6 +159,30 @@ def test_wrong_numbers_are_named(options, message):
         layer(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(num_heads=4.0), "num_heads must be an integer, got float"),
+        (dict(num_kv_heads="2"), "num_kv_heads must be an integer, got str"),
+        (dict(head_dim=16.0), "head_dim must be an integer, got float"),
+        (dict(block_size=32.0), "block_size must be an integer, got float"),
+        (dict(shift=None), "shift must be an integer, got NoneType"),
+        (dict(rotary=torch.ones(3, 4)), "rotary must be a RotaryTable or None, got Tensor"),
+        *[
+            ({name: 1}, f"{name} must be True or False, got 1")
+            for name in ("causal", "interleaved", "rotate_v", "qkv_bias", "out_proj", "out_bias")
+        ],
+    ],
+)
+def test_wrong_types_are_named(options, message):
+    with pytest.raises(TypeError, match=message):
+        layer(**options)
+    with pytest.raises(TypeError, match="embed_dim must be an integer, got float"):
+        BlockSelfAttention(64.0, 4)
+
+
 def test_a_wrong_x_is_named():
     with pytest.raises(ValueError, match=r"x must have shape \[T, 48\], got \(70, 47\)"):
         layer()(rows()[:, 1:], OFFSETS)
+    with pytest.raises(TypeError, match="x must be a tensor, got list"):
+        layer()([1], OFFSETS)

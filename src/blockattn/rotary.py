@@ -93,11 +93,10 @@ class RotaryTable:
         check_number("theta", theta)
         if not 0 < theta < math.inf:
             raise ValueError(f"theta must be above 0 and finite, got {theta}")
-        made = dict(dtype=torch.float64, device="cpu")
-        frequencies = float(theta) ** (-torch.arange(0, dim, 2, **made) / dim)
-        angles = torch.arange(max_position, **made)[:, None] * frequencies
-        device = torch.get_default_device() if device is None else device
-        return cls(angles.cos().to(device, dtype), angles.sin().to(device, dtype), per_token=False)
+        wide, wanted = dict(dtype=torch.float64, device="cpu"), torch.zeros(0, dtype=dtype, device=device)
+        frequencies = float(theta) ** (-torch.arange(0, dim, 2, **wide) / dim)
+        angles = torch.arange(max_position, **wide)[:, None] * frequencies
+        return cls(angles.cos().to(wanted), angles.sin().to(wanted), per_token=False)
 
 
 def check_constant(cos: Tensor, sin: Tensor) -> None:
