@@ -144,19 +144,39 @@ def test_a_second_derivative_is_refused(backend, device):
     for function in (torch.sum, lambda x: x.square().sum()):
         loss = function(block_attention(q, k, v, offsets(device), backend=backend))
         (dq,) = torch.autograd.grad(loss, q, create_graph=True)
-        with pytest.raises(RuntimeError, match="no second derivative"):
+        with pytest.raises(NotImplementedError, match="block_attention has no second derivative, which backend='reference'"):
             (loss + dq.square().sum()).backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_forward_mode_is_refused(backend, device):
+def test_forward_mode_and_torch_func_are_refused(backend, device):
+    """By a message of ours; what they do not transform is computed."""
     q, k, v = qkv(device=device)
-    with pytest.raises((NotImplementedError, RuntimeError)):
-        torch.func.jvp(lambda x: block_attention(x, k, v, offsets(device), backend=backend), (q,), (q,))
+
+    def attend(x):
+        return block_attention(x, k, v, offsets(device), backend=backend)
+
+    for transformed in (
+        lambda: torch.func.jvp(attend, (q,), (q,)),
+        lambda: torch.func.vjp(attend, q),
+        lambda: torch.func.grad(lambda x: attend(x).sum())(q),
+    ):
+        with pytest.raises(
+            NotImplementedError, match=r"has no derivatives inside torch.func, which backend='reference' has"
+        ):
+            transformed()
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(q, q)
-        with pytest.raises(NotImplementedError):
-            block_attention(dual, k, v, offsets(device), backend=backend)
+        with pytest.raises(NotImplementedError, match="has no forward mode, which backend='reference' has"):
+            attend(dual)
+    two, x = torch.stack([q, q]), q.clone().requires_grad_()
+    for mapped in (
+        lambda: torch.vmap(attend)(two),
+        lambda: torch.autograd.grad(attend(x), x, two, is_grads_batched=True),
+    ):
+        with pytest.raises(NotImplementedError, match="has no vmap, which backend='reference' has"):
+            mapped()
+    assert torch.vmap(lambda factor: factor * attend(q))(torch.ones(2, device=device))[1].equal(attend(q))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

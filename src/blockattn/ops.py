@@ -136,6 +136,10 @@ class _Attention(torch.autograd.Function):
         nothing = (None,) * (_TENSORS + len(ctx.options) - len(gradients))
         return None, *gradients, *nothing
 
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise _lacking("forward mode")
+
 
 class _AttentionBackward(torch.autograd.Function):
     """The backward as a step of a graph of its own (create_graph=True): it runs, and refuses to be differentiated."""
@@ -146,7 +150,7 @@ class _AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        raise RuntimeError("block_attention has no second derivative; backend='reference' has one")
+        raise _lacking("second derivative")
 
 
 def _differentiable(run, *arguments):
@@ -158,6 +162,8 @@ def _differentiable(run, *arguments):
     requires_grad = q.requires_grad or (k is not None and (k.requires_grad or v.requires_grad))
     reverse = requires_grad and torch.is_grad_enabled()
     if reverse or forward_ad._current_level >= 0:
+        if torch._C._are_functorch_transforms_active():
+            raise _lacking("derivatives inside torch.func")
         return list(_Attention.apply(run, *arguments))
     return run(*arguments)
 
@@ -182,8 +188,18 @@ def _attention_backward_autograd(*arguments):
     return _backward_below_autograd(*arguments)
 
 
-_library.impl("attention", _attention_autograd, "Autograd")
-_library.impl("attention_backward", _attention_backward_autograd, "Autograd")
+def _attention_batched(*_arguments):
+    raise _lacking("vmap")
+
+
+def _lacking(what: str) -> NotImplementedError:
+    return NotImplementedError(f"block_attention has no {what}, which backend='reference' has")
+
+
+for _name, _autograd in (("attention", _attention_autograd), ("attention_backward", _attention_backward_autograd)):
+    _library.impl(_name, _autograd, "Autograd")
+    for _key in ("FuncTorchBatched", "Batched"):  # torch.vmap, and autograd's is_grads_batched
+        _library.impl(_name, _attention_batched, _key)
 
 
 def call_attention(*arguments) -> list[Tensor]:
