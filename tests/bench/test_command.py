@@ -24,6 +24,7 @@ def test_bench_prints_writes_and_reports(tmp_path, capsys):
     code = cli.main(["bench", *SMALL, "--json", str(tmp_path / "run.json"), "--report", str(tmp_path / "report")])
     out = capsys.readouterr().out
     assert code == 0
+    assert f"wrote {tmp_path / 'run.json'}" in out
     assert "No GPU: small sizes on the CPU. These figures say nothing about any GPU" in out
     assert "B2,L70,fill1,H2,Hk2,D16,block64" in out
     assert "absent: flash2: needs an NVIDIA GPU" in out
@@ -100,8 +101,21 @@ def test_a_fallen_share_exits_with_1(tmp_path, capsys):
     assert cli.main(["bench", "--from", with_shares(new, 0.8), "--base", old]) == 1
     assert "fell: " in capsys.readouterr().out
     assert cli.main(["bench", "--from", str(new), "--base", old, "--tolerance", "0.2"]) == 0
-    with pytest.raises(SystemExit, match="nothing was compared"):
+    with pytest.raises(SystemExit, match="nothing to compare with"):
         cli.main(["bench", "--from", str(new), "--base", with_shares(base, None)])
+
+
+def test_a_base_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    base = tmp_path / "base.json"
+    cli.main(["bench", *SMALL, "--direction", "fwd", "--json", str(base)])
+    monkeypatch.setattr(measure, "measure", None)
+    with pytest.raises(SystemExit, match="nothing to compare with"):
+        cli.main(["bench", *SMALL, "--base", str(base)])
+    values = json.loads(base.read_text())
+    values["machine"]["device"] = "another GPU"
+    base.write_text(json.dumps(values))
+    with pytest.raises(SystemExit, match=r"--base must be of the same device CPU, .*, got another GPU"):
+        cli.main(["bench", *SMALL, "--base", str(base)])
 
 
 def test_small_sizes_are_small_on_a_cpu(tmp_path, capsys):
@@ -165,9 +179,12 @@ def test_an_earlier_run_is_printed_and_reported_again(tmp_path, capsys, monkeypa
     cli.main(["bench", *SMALL, "--json", str(path)])
     first = capsys.readouterr().out
     monkeypatch.setattr(measure, "measure", None)
-    assert cli.main(["bench", "--from", str(path), "--report", str(tmp_path / "report")]) == 0
+    copy = tmp_path / "folders that" / "are made" / "run.json"
+    assert cli.main(["bench", "--from", str(path), "--report", str(tmp_path / "report"), "--json", str(copy)]) == 0
     again = capsys.readouterr().out
-    assert again.startswith(first.strip())
+    assert again.startswith(first[: first.index("wrote ")].strip())
+    assert f"wrote {copy}" in again
+    assert copy.read_text() == path.read_text()
     assert (tmp_path / "report" / "report.html").exists()
 
 
@@ -180,7 +197,11 @@ def test_an_earlier_run_is_printed_and_reported_again(tmp_path, capsys, monkeypa
         (["--lengths", "nowhere.txt"], "nowhere.txt"),
         (["--tolerance", "nan"], "--tolerance must be"),
         (["--tolerance", "-1"], "--tolerance must be"),
-        (["--from", "x.json", "--workload", "W64"], "--from measures nothing"),
+        (["--from", "x.json", "--workload", "W64", "--rotary"], "--from measures nothing: it takes no --workload, --rotary"),
+        *[
+            (["--from", "x.json", *given], f"--from measures nothing: it takes no {given[0]}$")
+            for given in (["--rotary"], ["--layer"], ["--direction", "fwd"], ["--commit", "x"], ["--lengths", "x"])
+        ],
         (["--json", "."], "Is a directory"),
         (["--report", "/dev/null"], "exists|Not a directory"),
         (["--workload", "B1,L1,fill0.2"], "must have 1 to"),
@@ -207,6 +228,7 @@ def test_accuracy(tmp_path, capsys):
     values = json.loads((tmp_path / "accuracy.json").read_text())
     assert values["seeds"] == 2
     assert set(values["errors"][0]["rms"]) == {"o", "dq", "dk", "dv"}
+    assert f"wrote {tmp_path / 'accuracy.json'}" in out
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1"])

@@ -45,6 +45,12 @@ def test_the_mask_of_flex_attention_names_one_block_each():
         assert indices.tolist() == [[[[0], [1], [2]]]]
 
 
+def test_compiled_providers_are_measured_where_no_graph_is_captured():
+    batch = make_batch(Workload("graph", given=(64,), head_dim=16, graph=True), "cpu", operation="layer")
+    obstacles = [provider.obstacle(batch) for operation in ("rotary", "layer") for provider in all_providers(operation)]
+    assert set(obstacles) == {None, "needs an NVIDIA GPU"}
+
+
 def test_names_are_unique_and_say_what_is_called():
     providers = [provider for operation in OPERATIONS for provider in all_providers(operation)]
     assert len({provider.name for provider in providers}) == len(providers)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .result import SHORT_DIRECTIONS, Run, compared, fallen
+from .result import SHORT_DIRECTIONS, Run, check_base, compared, fallen
 from .workloads import W128, WORKLOADS, Workload, from_file, parse
 
 CPU_WORKLOADS = ("W128", "W64", "short-34", "tiny-D64")
@@ -40,9 +40,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="sequence lengths, a whole number a line; heads, D and block are those of the last --workload, else of W128",
     )
-    parser.add_argument(
-        "--direction", default=",".join(SHORT_DIRECTIONS.values()), metavar="LIST", help="of fwd, bwd, fwd+bwd"
-    )
+    parser.add_argument("--direction", metavar="LIST", help="of fwd, bwd, fwd+bwd (default: all)")
     parser.add_argument("--rotary", action="store_true", help="compare rotary embedding of q, k and v too, fused and around")
     parser.add_argument("--layer", action="store_true", help="compare a layer in training too: rotary, both projections")
     parser.add_argument(
@@ -66,7 +64,9 @@ def bench(arguments: argparse.Namespace) -> int:
     console = _console("bench")
     _input(_check_outputs, arguments)
     base = _input(Run.read, arguments.base) if arguments.base else None
-    run = _read_back(arguments, console) if arguments.source else _measured(arguments, console)
+    run = _read_back(arguments, console) if arguments.source else _measured(arguments, console, base)
+    if arguments.json:
+        _print(console, f"wrote {arguments.json}")
     if arguments.report:
         from .report import write_report
 
@@ -86,8 +86,10 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     """Wrong output paths and contradictions are said before anything is measured."""
     if not 0 <= arguments.tolerance < 1:
         raise ValueError(f"--tolerance must be at least 0 and below 1, got {arguments.tolerance:g}")
-    if arguments.source and (arguments.workload or arguments.lengths or arguments.provider):
-        raise ValueError("--from measures nothing: it takes no --workload, --lengths or --provider")
+    measured = ("workload", "lengths", "provider", "direction", "rotary", "layer", "commit")
+    given = [f"--{name}" for name in measured if getattr(arguments, name) not in (None, False)]
+    if arguments.source and given:
+        raise ValueError(f"--from measures nothing: it takes no {', '.join(given)}")
     if arguments.json:
         _check_file(arguments.json)
     if arguments.report:
@@ -102,8 +104,11 @@ def _check_file(path: pathlib.Path) -> None:
         pass
 
 
-def _measured(arguments: argparse.Namespace, console) -> Run:
-    """Measure each workload, print its table and write what there is so far; Ctrl-C ends it with that."""
+def _measured(arguments: argparse.Namespace, console, base: Run | None) -> Run:
+    """Measure each workload, print its table and write what there is so far; Ctrl-C ends it with that.
+
+    A base that this machine's runs cannot be compared with is refused first.
+    """
     from . import machine, measure, providers, terminal
 
     device = _device()
@@ -112,6 +117,8 @@ def _measured(arguments: argparse.Namespace, console) -> Run:
     directions = _input(_directions, arguments.direction)
     workloads = _input(_workloads, arguments, device, console)
     described = machine.describe(device, arguments.commit)
+    if base is not None:
+        _input(check_base, described["device"], base)
     limit, limit_values = None, None
     if device.type == "cuda":
         from .limit import Limit
@@ -172,6 +179,7 @@ def accuracy(arguments: argparse.Namespace) -> int:
         _print(console, part)
     if arguments.json:
         errors.write(arguments.json, described, arguments.seeds, found)
+        _print(console, f"wrote {arguments.json}")
     return 0
 
 
@@ -208,7 +216,9 @@ def _most_rows(workload: Workload, device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] // (row_bytes * BYTES_A_ROW_FACTOR)
 
 
-def _directions(text: str) -> tuple[str, ...]:
+def _directions(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return tuple(SHORT_DIRECTIONS)
     asked = [part.strip() for part in text.split(",")]
     for part in asked:
         if part not in SHORT_DIRECTIONS.values():

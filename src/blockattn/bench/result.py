@@ -143,15 +143,30 @@ def with_speedups(rows: list[Row]) -> list[Row]:
     return [with_speedup(row) for row in rows]
 
 
+def check_base(device: str, base: Run) -> None:
+    """Raise a ValueError when no run on this device can be compared with the base."""
+    if device != base.machine["device"]:
+        raise ValueError(f"--base must be of the same device {device}, got {base.machine['device']}")
+    _check_trusted("--base", base)
+    if not _shares_of_ours(base):
+        raise ValueError("--base must hold a share of ours, got none: there is nothing to compare with")
+
+
+def _check_trusted(name: str, run: Run) -> None:
+    if run.limit is not None and not run.limit["trusted"]:
+        raise ValueError(f"shares cannot be compared: the streaming limit of {name} is not trusted")
+
+
+def _shares_of_ours(run: Run) -> list[Row]:
+    return [row for row in run.rows if row.ours and row.share]
+
+
 def compared(run: Run, base: Run) -> list[tuple[Row, Row]]:
     """Rows of ours with a share in the base, and the same of this run; a ValueError when the runs cannot be compared."""
-    if run.machine["device"] != base.machine["device"]:
-        raise ValueError(f"--base must be of the same device {run.machine['device']}, got {base.machine['device']}")
-    for name, limit in (("this run", run.limit), ("--base", base.limit)):
-        if limit is not None and not limit["trusted"]:
-            raise ValueError(f"shares cannot be compared: the streaming limit of {name} is not trusted")
+    check_base(run.machine["device"], base)
+    _check_trusted("this run", run)
     now = {(row.place, row.direction, row.provider): row for row in run.rows}
-    pairs = [(now.get((old.place, old.direction, old.provider)), old) for old in base.rows if old.ours and old.share]
+    pairs = [(now.get((old.place, old.direction, old.provider)), old) for old in _shares_of_ours(base)]
     found = [(new, old) for new, old in pairs if new is not None]  # what was not asked for this time is left out
     if not found:
         raise ValueError("--base must hold a share of ours for a workload of this run, got none: nothing was compared")

@@ -94,4 +94,5 @@ def needs_cuda(batch: Batch) -> str | None:
 def graph_obstacle(batch: Batch) -> str | None:
     """Of what torch.compile made: replays of a graph with it end in an illegal memory access on torch 2.11, after which
     nothing else can be measured."""
-    return "compiled by torch, which cannot be replayed from a CUDA graph" if batch.workload.graph else None
+    replayed = batch.workload.graph and batch.device.type == "cuda"
+    return "compiled by torch, which cannot be replayed from a CUDA graph" if replayed else None
