@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backends import BACKENDS, HAS_GPU
-from blockattn import TileTable, block_attention
+from blockattn import RotaryTable, TileTable, block_attention
 
 EVERY = ("reference", *BACKENDS)
 
@@ -177,6 +177,16 @@ def test_forward_mode_and_torch_func_are_refused(backend, device):
         with pytest.raises(NotImplementedError, match="has no vmap, which backend='reference' has"):
             mapped()
     assert torch.vmap(lambda factor: factor * attend(q))(torch.ones(2, device=device))[1].equal(attend(q))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_forward_keeps_its_inputs_and_nothing_else(backend, device):
+    q, k, v = (x.requires_grad_() for x in qkv(device=device))
+    table, rotary = TileTable.from_offsets(offsets(device), total_rows=100), RotaryTable.from_theta(8, 200, device=device)
+    starts, kept = torch.tensor([3, 0], device=device), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
+        block_attention(q, k, v, table, rotary=rotary, start_positions=starts, return_lse=True, backend=backend)
+    assert sorted(kept) == sorted(x.data_ptr() for x in (q, k, v, table.tiles, rotary.cos, rotary.sin, starts))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
