@@ -1,0 +1,1 @@
+"""Operations of the IR, one module per theme; importing a module registers its operations."""
