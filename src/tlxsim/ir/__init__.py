@@ -1,7 +1,7 @@
 """Triton's textual MLIR as light Python objects: `parse(text)` gives a `Module` of functions, blocks and operations.
 
 Text, and not the compiler's bindings: those show neither most attributes nor the operations of a block, and change with
-every release. What the text prints is kept as it stands; this package knows syntax, and the operations' meaning is elsewhere.
+every release. What the text prints is kept as it stands; this package knows syntax and no operation's meaning.
 """
 
 from .locations import Location

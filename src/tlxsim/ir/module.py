@@ -1,4 +1,4 @@
-"""What a parsed module consists of: functions of blocks of operations. Plain data; the parser fills it, nothing changes it."""
+"""What a parsed module consists of: functions of blocks of operations. Plain data that the parser fills in."""
 
 from __future__ import annotations
 

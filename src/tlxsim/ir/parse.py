@@ -4,8 +4,8 @@ One operation stands on one line, or opens regions at its end (`{`, `({`). Its l
 
     results = name  text {attributes} : signature loc(...)
 
-so that no operation's own syntax needs to be known here, except where it prints no types (`arith.constant true`), binds names
-(`scf.for`) or has regions of its own form (`ttg.warp_specialize`).
+so that no operation's own syntax needs to be known here, except where it prints no types (`arith.constant true`), binds
+names (`scf.for`) or has regions of its own form (`ttg.warp_specialize`).
 """
 
 from __future__ import annotations
@@ -168,6 +168,7 @@ class _Parser:
         types, result_types = known
         if name in ("scf.for", "scf.if"):  # their results' types stand in the text
             text, _, after = text.partition(" -> ")
+            text = text.rstrip()
             result_types = self._types(after, line)
         elif name == "arith.constant" and not signature:
             types = result_types = (self._type("i1", line),)

@@ -1,0 +1,121 @@
+"""A function in a forked child: the compiler may segfault or abort, and then this process goes on.
+
+The child shares nothing afterwards: its result comes back pickled through a pipe, its stderr through a file, and it ends
+without running destructors. An exception in it, or its death, is a `ChildError` here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+STDERR_LINES = 20
+
+
+class ChildError(RuntimeError):
+    """The child raised, died or did not end in time.
+
+    Args:
+        message: what happened.
+        stderr: the last lines that it wrote there.
+    """
+
+    def __init__(self, message: str, stderr: str):
+        super().__init__(f"{message}\n{stderr}".rstrip())
+        self.message, self.stderr = message, stderr
+
+
+class Child:
+    """A function that runs in a child from now on; `result()` waits for it."""
+
+    def __init__(self, function: Callable[[], Any], timeout: float = 300.0):
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+        self._outcome: tuple[str, Any] | None = None
+        self._pipe, write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*multi-threaded.*")  # the child touches no other thread's locks
+            self._pid = os.fork()
+        if self._pid == 0:
+            _be_child(function, write, self._stderr.fileno())
+        os.close(write)
+
+    def result(self) -> Any:
+        """What the function returned.
+
+        Raises:
+            ChildError: it raised, died, or ran out of time.
+        """
+        if self._outcome is None:
+            self._outcome = self._wait()
+        kind, value = self._outcome
+        if kind == "error":
+            raise ChildError(*value)
+        return value
+
+    def _wait(self) -> tuple[str, Any]:
+        data, late = self._read()
+        if late:
+            os.kill(self._pid, signal.SIGKILL)
+        os.close(self._pipe)
+        _, status = os.waitpid(self._pid, 0)
+        self._stderr.seek(0)
+        stderr = self._stderr.read().decode(errors="replace")
+        self._stderr.close()
+        tail = "\n".join(stderr.splitlines()[-STDERR_LINES:])
+        if late:
+            return "error", (f"did not end within {self._timeout:.0f} s", tail)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            return "error", (f"died of {signal.Signals(-code).name}", tail)
+        if code or not data:
+            return "error", (f"exited with status {code} without a result", tail)
+        kind, value = pickle.loads(data)
+        return (kind, value) if kind == "value" else ("error", (value, tail))
+
+    def _read(self) -> tuple[bytes, bool]:
+        """All that the child writes, and whether it took too long."""
+        parts = []
+        while True:
+            ready, _, _ = select.select([self._pipe], [], [], max(0.0, self._deadline - time.monotonic()))
+            if not ready:
+                return b"", True
+            part = os.read(self._pipe, 1 << 20)
+            if not part:
+                return b"".join(parts), False
+            parts.append(part)
+
+
+def run(function: Callable[[], Any]) -> Any:
+    """The function's result, computed in a child."""
+    return Child(function).result()
+
+
+def _be_child(function: Callable[[], Any], pipe: int, stderr: int) -> None:
+    """The child's life; does not return."""
+    status = 1
+    try:
+        gc.disable()  # nothing is freed here, and a finaliser could touch what belongs to the parent
+        os.dup2(stderr, 2)
+        try:
+            answer = ("value", function())
+        except BaseException as error:
+            answer = ("error", f"{type(error).__name__}: {error}")
+        with os.fdopen(pipe, "wb") as stream:
+            pickle.dump(answer, stream)
+        sys.stdout.flush()
+        status = 0
+    finally:
+        os._exit(status)

@@ -1,0 +1,237 @@
+"""From a launch to IR: bind arguments as Triton's JIT does, compile in a forked child, parse.
+
+Levels of the IR: "ttir", the kernel as written with its functions inlined, and "fenced", what the compiler makes of it until
+it would turn to LLVM. Results are kept for the process by everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import child, stack
+from .findings import Unsupported
+from .ir import Module, parse
+
+LEVELS = ("ttir", "fenced")
+
+
+class FrontendError(RuntimeError):
+    """Triton's frontend or compiler refuses a kernel, or dies on it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A kernel's IR for one launch.
+
+    Args:
+        module: the parsed IR.
+        text: as the compiler printed it.
+        num_warps: of the kernel outside of its tasks.
+        options: the backend's, all filled in.
+        arguments: name and value of each argument of the entry function, in order; of a host tensor descriptor the
+            descriptor, then its shape and its strides.
+        seconds: that compiling and parsing took; about 0 if it was known.
+    """
+
+    module: Module
+    text: str
+    num_warps: int
+    options: Any
+    arguments: list[tuple[str, Any]]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A launch as the compiler takes it."""
+
+    fn: Any
+    backend: Any
+    target: Any
+    options: Any
+    signature: dict[str, Any]
+    constants: dict[tuple, Any]
+    attributes: dict[tuple, Any]
+    key: tuple
+
+    def ast(self) -> Any:
+        """Triton's own description of it."""
+        from triton.compiler import ASTSource
+
+        return ASTSource(self.fn, self.signature, self.constants, self.attributes)
+
+
+_KNOWN: dict[tuple, tuple[Module, str]] = {}
+
+
+def unwrap(kernel: Any) -> Any:
+    """The JITFunction inside of autotune, heuristics and the like."""
+    while hasattr(kernel, "fn") and not hasattr(kernel, "cache_key"):
+        kernel = kernel.fn
+    return kernel
+
+
+def bind(fn: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A launch's arguments by parameter, defaults filled in, and its options (num_warps and the like)."""
+    from triton import knobs
+
+    options = {name: value for name, value in kwargs.items() if name not in fn.signature.parameters}
+    bound = fn.signature.bind(*args, **{name: value for name, value in kwargs.items() if name not in options})
+    bound.apply_defaults()
+    options["debug"] = options.get("debug", fn.debug) or knobs.runtime.debug
+    clusters = options.pop("ctas_per_cga", None)  # the TLX way to say num_ctas
+    if clusters is not None and tuple(clusters) != (1, 1, 1):
+        options["num_ctas"] = clusters[0] * clusters[1] * clusters[2]
+    return dict(bound.arguments), options
+
+
+def compile_ir(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], arch: str, level: str) -> Compiled:
+    """The IR of a launch.
+
+    Args:
+        fn: the JITFunction; bound and options as `bind` gives them.
+        arch: like "sm_90"; level: one of `LEVELS`.
+
+    Raises:
+        FrontendError: the compiler refuses the kernel or dies on it.
+        Unsupported: the launch asks for clusters.
+        ParseError: the IR is not understood.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}")
+    begin = time.perf_counter()
+    source = specialize(fn, bound, options, arch)
+    if source.options.num_ctas != 1:
+        raise Unsupported(f"{fn.__name__} is launched with num_ctas={source.options.num_ctas}: clusters are not modelled")
+    key = (*source.key, level)
+    if key not in _KNOWN:
+        with explained(fn, f"level {level}, {arch}"):
+            text = child.run(lambda: _text(source, level))
+        _KNOWN[key] = parse(text), text
+    module, text = _KNOWN[key]
+    arguments = _arguments(source, bound, module)
+    if len(arguments) != len(module.entry.args):
+        raise FrontendError(f"{fn.__name__}: {len(arguments)} arguments for the {len(module.entry.args)} of its IR")
+    return Compiled(module, text, source.options.num_warps, source.options, arguments, time.perf_counter() - begin)
+
+
+def specialize(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], arch: str) -> Source:
+    """What Triton's JIT would compile for these arguments."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import compute_cache_key, create_function_from_signature
+
+    target = GPUTarget("cuda", stack.arch_number(arch), 32)
+    backend = make_backend(target)
+    call = inspect.BoundArguments(fn.signature, dict(bound))
+    binder = create_function_from_signature(fn.signature, fn.params, backend)
+    values, specialization, extra = binder(*call.args, **call.kwargs, **options)
+    parsed, signature, constants, attributes = fn._pack_args(backend, dict(options), values, specialization, extra)
+    described = compute_cache_key({}, specialization, sorted(extra.items()))
+    key = (fn.cache_key, fn.file_name, described, arch, stack.current().name)
+    _check_globals(fn)
+    return Source(fn, backend, target, parsed, signature, constants, attributes, key)
+
+
+@contextlib.contextmanager
+def explained(fn: Any, what: str) -> Iterator[None]:
+    """A child's error inside becomes a FrontendError that names the kernel."""
+    try:
+        yield
+    except child.ChildError as error:
+        where = f"{fn.__name__} at {fn.file_name}:{fn.starting_line_number} ({what})"
+        raise FrontendError(f"{where}: the compiler {_verb(error.message)}\n{error.stderr}".rstrip()) from None
+
+
+class Launched:
+    """What a launch returns: `asm`, `metadata` and all else of Triton's CompiledKernel, compiled when first asked for."""
+
+    def __init__(self, fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], arch: str):
+        self._launch = (fn, dict(bound), dict(options), arch)
+        self._kernel: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._kernel is None:
+            fn, *_, arch = self._launch
+            source = specialize(*self._launch)
+            with explained(fn, arch):
+                child.run(lambda: _compiled(source) and None)  # leaves it in Triton's cache
+            self._kernel = _compiled(source)
+        return getattr(self._kernel, name)
+
+
+def _compiled(source: Source) -> Any:
+    import triton
+
+    return triton.compile(source.ast(), target=source.target, options=source.options.__dict__)
+
+
+def make_module(source: Source) -> Any:
+    """The frontend's module for a launch, before any pass; in a child only."""
+    from triton._C.libtriton import ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    source.backend.load_dialects(context)
+    implementation = source.backend.get_codegen_implementation(source.options)
+    module = source.ast().make_ir(
+        source.target, source.options, implementation, source.backend.get_module_map(), context
+    )  # fmt: skip
+    module.context = context
+    return module
+
+
+def _text(source: Source, level: str) -> str:
+    adapter, module = stack.current(), make_module(source)
+    if level == "fenced":
+        return str(adapter.to_fenced(module, source.backend, source.options))
+    module = adapter.make_ttir(module, source.backend, source.options, source.target.arch)
+    adapter.lower_aliases(module)
+    return str(module)
+
+
+def _arguments(source: Source, bound: Mapping[str, Any], module: Module) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    decomposed = not any(kind.kind == "descriptor" for kind in module.entry.arg_types)
+    for name, kind in source.signature.items():
+        _flatten(name, kind, bound[name], decomposed, found)
+    return found
+
+
+def _flatten(name: str, kind: Any, value: Any, decomposed: bool, found: list[tuple[str, Any]]) -> None:
+    """Add the entry function's arguments that one parameter becomes; constants become none."""
+    if isinstance(kind, tuple):
+        for number, (part, item) in enumerate(zip(kind, value, strict=True)):
+            _flatten(f"{name}.{number}", part, item, decomposed, found)
+    elif kind == "constexpr":
+        return
+    elif kind.startswith("tensordesc"):
+        shape = [(f"{name}.shape.{n}", size) for n, size in enumerate(value.shape)]
+        strides = [(f"{name}.stride.{n}", stride) for n, stride in enumerate(value.strides)]
+        if decomposed:  # architectures without TMA take a descriptor apart
+            flags = [(f"{name}.padding", value.padding == "nan"), (f"{name}.round", value.round_f32_to_tf32)]
+            found += [(name, value.base), *shape, *strides, *flags, *shape, *strides]
+        else:
+            found += [(name, value), *shape, *strides]
+    else:
+        found.append((name, value))
+
+
+def _check_globals(fn: Any) -> None:
+    """Triton's own rule: a global that a kernel has been compiled with may not change."""
+    for (name, _), (value, namespace) in fn.used_global_vals.items():
+        if namespace.get(name) != value:
+            now = namespace.get(name)
+            raise RuntimeError(f"global {name} has changed since {fn.__name__} was compiled, from {value} to {now}")
+
+
+def _verb(message: str) -> str:
+    """ "refuses it: ..." of an exception, "died of SIGSEGV" as it stands."""
+    return message if message.startswith(("died", "exited", "did not")) else f"refuses it: {message}"

@@ -1,0 +1,187 @@
+"""What differs between Triton and its TLX plugins, one adapter each, found by what is there and not by version numbers;
+and how launches reach the simulator: `hooked`, and a driver for a GPU that is not there.
+
+An adapter runs in the forked child of `frontend`, so it may patch the compiler. Operations keep the names that each stack
+prints: `tlx.warp_barrier_arrive` (the plugin's own) and `ttng.arrive_barrier_named` are all that differ so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_SHARED_KB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 101: 227, 103: 227, 120: 99, 121: 99}
+
+
+def shared_limit(arch: str) -> int:
+    """Bytes of shared memory that one program may have; ValueError for an architecture that is not known."""
+    number = arch_number(arch)
+    if number not in _SHARED_KB:
+        known = ", ".join(f"sm_{n}" for n in _SHARED_KB)
+        raise ValueError(f"arch must be one of {known}, got {arch!r}")
+    return _SHARED_KB[number] * 1024
+
+
+def arch_number(arch: str) -> int:
+    """90 of "sm_90"."""
+    return int(arch.removeprefix("sm_"))
+
+
+class Triton:
+    """Triton 3.8 without plugins."""
+
+    name = "triton"
+
+    def make_ttir(self, module: Any, backend: Any, options: Any, arch: int) -> Any:
+        """The kernel as written, functions inlined."""
+        return backend.make_ttir(module, {}, options, arch)
+
+    def lower_aliases(self, module: Any) -> None:
+        """Give buffers that share storage their places in it."""
+
+    def to_fenced(self, module: Any, backend: Any, options: Any) -> Any:
+        """What the compiler makes of it before it leaves the GPU dialects, from the module that `make_ir` gave.
+
+        These are the compiler's own stages. The last, make_llir, is stopped where its pass manager would go on to LLVM;
+        until there it has allocated memory and warps and inserted proxy fences.
+        """
+        from triton._C.libtriton import nvidia
+        from triton.backends.compiler import Language
+
+        stages: dict[str, Callable] = {}
+        backend.add_stages(stages, options, Language.TRITON)
+        metadata: dict[str, Any] = {}
+        for stage in ("ttir", "ttgir"):
+            module = stages[stage](module, metadata)
+
+        def stop(passes: Any, *_: Any) -> None:
+            passes.run(module, "fenced")
+            raise _Reached
+
+        nvidia.passes.ttgpuir.add_to_llvmir = stop
+        try:
+            stages["llir"](module, metadata)
+        except _Reached:
+            return module
+        raise RuntimeError("make_llir of this Triton does not call add_to_llvmir: the level fenced is not available")
+
+
+class Utlx(Triton):
+    """Triton with the plugin triton-utlx, whose passes are `passes.plugin.utlx_*`."""
+
+    name = "utlx"
+
+    def lower_aliases(self, module: Any) -> None:
+        from triton._C.libtriton import ir, passes
+
+        if "storage_alias" in module.str_nodebug():
+            manager = ir.pass_manager(module.context)
+            passes.plugin.utlx_storage_alias_lowering(manager, [])
+            manager.run(module, "aliases")
+
+
+class _Reached(Exception):
+    """Thrown out of make_llir."""
+
+
+def current() -> Triton:
+    """The adapter for what is installed."""
+    from triton._C.libtriton import passes
+
+    return Utlx() if hasattr(getattr(passes, "plugin", None), "utlx_storage_alias_lowering") else Triton()
+
+
+class FakeDriver:
+    """Answers Triton's and TLX's questions about a GPU of an architecture, with tensors on the CPU.
+
+    Args:
+        arch: like "sm_90".
+        multiprocessors: what kernels that take as many programs as there are multiprocessors get.
+    """
+
+    def __init__(self, arch: str, multiprocessors: int = 4):
+        self.arch = arch_number(arch)
+        properties = dict(
+            max_shared_mem=shared_limit(arch), multiprocessor_count=multiprocessors, warpSize=32, max_num_regs=65536,
+            sm_clock_rate=1_000_000, mem_clock_rate=1_000_000, mem_bus_width=1024,
+        )  # fmt: skip
+        self.utils = types.SimpleNamespace(get_device_properties=lambda device: dict(properties))
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return divmod(self.arch, 10)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        """There is one."""
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def is_active(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def hooked(launch: Callable[[Any, Any, tuple, dict[str, Any]], Any], arch: str) -> Iterator[None]:
+    """Inside the block `kernel[grid](*args, **kwargs)` calls `launch(kernel, grid, args, kwargs)`.
+
+    The active driver is a `FakeDriver`; an autotuned kernel takes the first configuration that its pruning leaves, and
+    `kernel.warmup` launches nothing.
+    """
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    original, tune = JITFunction.run, Autotuner.run
+    active = True
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        if not active:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        if warmup:
+            from .frontend import Launched, bind
+
+            return Launched(self, *bind(self, args, kwargs), arch)
+        for hook in self.pre_run_hooks:
+            hook(*args, **kwargs)
+        return launch(self, grid, args, kwargs)
+
+    def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        configs = self.configs
+        self.nargs = dict(zip(self.arg_names, args))
+        self.configs = self.prune_configs(kwargs)[:1]
+        try:
+            return tune(self, *args, **kwargs)
+        finally:
+            self.configs = configs
+
+    before = driver._active
+    driver.set_active(FakeDriver(arch))
+    JITFunction.run, Autotuner.run = run, run_first
+    try:
+        yield
+    finally:
+        active = False
+        driver.set_active(before)
+        Autotuner.run = tune
+        if JITFunction.run is run:  # else a plugin imported meanwhile has wrapped it, and calls it
+            JITFunction.run = original
