@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import child, stack
@@ -149,11 +149,25 @@ def explained(fn: Any, what: str) -> Iterator[None]:
 
 
 class Launched:
-    """What a launch returns: `asm`, `metadata` and all else of Triton's CompiledKernel, compiled when first asked for."""
+    """What a launch returns: `asm`, `metadata` and all else of Triton's CompiledKernel, compiled when first asked for.
+
+    Launching it, as hosts do that keep the compiled kernel, is a launch of the kernel once more.
+    """
+
+    function = packed_metadata = None  # what `run` takes of a kernel that is on a GPU
 
     def __init__(self, fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], arch: str):
         self._launch = (fn, dict(bound), dict(options), arch)
         self._kernel: Any = None
+
+    def __getitem__(self, grid: Any) -> Callable:
+        fn, _, options, _ = self._launch
+        return lambda *args, stream=None: fn.run(*args, grid=grid, warmup=False, **options)
+
+    def run(self, x: int, y: int, z: int, stream: Any, function: Any, metadata: Any, launch_metadata: Any, enter: Any,
+            leave: Any, *args: Any) -> None:  # fmt: skip
+        """As CompiledKernel.run is called: with the values of all parameters, constants included."""
+        self[(x, y, z)](*args)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
