@@ -218,22 +218,26 @@ def test_wrong_rotary_arguments_are_named(options, error, message, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("start", [-1, 41, 2**40, -(2**62)])
+@pytest.mark.parametrize("start", [-1, 41, 2**40, -(2**62), 2**63 - 30, 2**63 - 1])
 def test_a_position_outside_the_table_makes_its_block_nan(backend, start, device):
-    q = torch.randn(200, 2, 32, device=device, requires_grad=True)
-    ones = torch.ones(110, 8, device=device)
-    starts = torch.tensor([start, 0], device=device)
-    o, lse = block_attention(
-        q, q, q, torch.tensor([0, 100, 200], device=device), rotary=RotaryTable(ones, ones, per_token=False),
-        start_positions=starts, check_offsets=False, backend=backend, return_lse=True,
-    )  # fmt: skip
-    (dq,) = torch.autograd.grad([o, lse], q, [torch.ones_like(o), torch.ones_like(lse)])
+    """Every row of such a tile, gradients too, even where a position passes int64; the other tiles are as they were."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(200, 2, 32, generator=generator).to(device).requires_grad_() for _ in range(3))
+    ones, offsets = torch.ones(110, 8, device=device), torch.tensor([0, 100, 200], device=device)
+
+    def results(first):
+        starts = torch.tensor([first, 0], device=device)
+        options = dict(start_positions=starts, check_offsets=False, backend=backend, return_lse=True)
+        o, lse = block_attention(q, k, v, offsets, rotary=RotaryTable(ones, ones, per_token=False), **options)
+        return o, lse, *torch.autograd.grad([o, lse], [q, k, v], [torch.ones_like(o), torch.ones_like(lse)])
+
     bad = slice(64, 100) if start == 41 else slice(0, 64) if start == -1 else slice(0, 100)
     rows = torch.zeros(200, dtype=torch.bool, device=device)
     rows[bad] = True
-    for x in (o, lse, dq):
+    for x, inside in zip(results(start), results(0), strict=True):
         assert x[rows].isnan().all()
-        assert x[~rows].isfinite().all()
+        assert x[~rows].equal(inside[~rows])
+        assert inside.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def first_angle(
     line = walk.load_position(line_ptr)
     if HAS_STARTS:
         line += tl.load(starts_ptr + walk.load_sequence(line_ptr), mask=kind == ATTEND, other=0).to(tl.int64)
-    beyond = (kind == ATTEND) & (length > 0) & ((line < 0) | (line + length > lines))
+    beyond = (kind == ATTEND) & (length > 0) & ((line < 0) | (line > lines - length))  # negative where it passed 2⁶³
     return line, tl.where(beyond, POISON, kind)
 
 

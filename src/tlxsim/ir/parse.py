@@ -214,7 +214,7 @@ class _Parser:
         """Text, attributes and signature of what follows an operation's name."""
         text, _, signature = rest.partition(" : ")
         if signature and not _BRACKETS.search(text) and " : " not in signature and "{" not in signature:
-            return text, {}, signature.strip()
+            return text.rstrip(), {}, signature.strip()
         depth, colon, begin = 0, -1, 0
         dictionaries: list[tuple[int, int, int]] = []
         for match in _TOKEN.finditer(rest):
