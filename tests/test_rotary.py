@@ -236,7 +236,7 @@ def test_a_position_outside_the_table_makes_its_block_nan(backend, start, device
     rows[bad] = True
     for x, inside in zip(results(start), results(0), strict=True):
         assert x[rows].isnan().all()
-        assert x[~rows].equal(inside[~rows])
+        assert torch.allclose(x[~rows], inside[~rows], rtol=1e-4, atol=1e-5)
         assert inside.isfinite().all()
 
 
