@@ -65,6 +65,12 @@ class Child:
             raise ChildError(*value)
         return value
 
+    def __del__(self) -> None:
+        if getattr(self, "_outcome", True) is None:  # nobody wants the result any more
+            os.kill(self._pid, signal.SIGKILL)
+            os.close(self._pipe)
+            os.waitpid(self._pid, 0)
+
     def _wait(self) -> tuple[str, Any]:
         data, late = self._read()
         if late:

@@ -53,6 +53,7 @@ class Source:
     fn: Any
     backend: Any
     target: Any
+    arch: str
     options: Any
     signature: dict[str, Any]
     constants: dict[tuple, Any]
@@ -66,7 +67,33 @@ class Source:
         return ASTSource(self.fn, self.signature, self.constants, self.attributes)
 
 
-_KNOWN: dict[tuple, tuple[Module, str]] = {}
+@dataclasses.dataclass(frozen=True)
+class Ir:
+    """What a child gives back, parsed; `default_registers` is the `registers=` of a default task, 0 without one."""
+
+    module: Module
+    text: str
+    default_registers: int
+
+
+_KNOWN: dict[tuple, Ir] = {}
+
+
+class Pending:
+    """The IR of a source at a level, being made in a child; `result()` waits for it."""
+
+    def __init__(self, source: Source, level: str):
+        self._source, self._level = source, level
+        self._key = (*source.key, level)
+        self._child = None if self._key in _KNOWN else child.Child(lambda: _made(source, level))
+
+    def result(self) -> Ir:
+        """Raises as `compile_ir` does."""
+        if self._key not in _KNOWN:
+            with explained(self._source, self._level):
+                text, default_registers = self._child.result()
+            _KNOWN[self._key] = Ir(parse(text), text, default_registers)
+        return _KNOWN[self._key]
 
 
 def unwrap(kernel: Any) -> Any:
@@ -108,16 +135,11 @@ def compile_ir(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
     source = specialize(fn, bound, options, arch)
     if source.options.num_ctas != 1:
         raise Unsupported(f"{fn.__name__} is launched with num_ctas={source.options.num_ctas}: clusters are not modelled")
-    key = (*source.key, level)
-    if key not in _KNOWN:
-        with explained(fn, f"level {level}, {arch}"):
-            text = child.run(lambda: _text(source, level))
-        _KNOWN[key] = parse(text), text
-    module, text = _KNOWN[key]
-    arguments = _arguments(source, bound, module)
-    if len(arguments) != len(module.entry.args):
-        raise FrontendError(f"{fn.__name__}: {len(arguments)} arguments for the {len(module.entry.args)} of its IR")
-    return Compiled(module, text, source.options.num_warps, source.options, arguments, time.perf_counter() - begin)
+    ir = Pending(source, level).result()
+    arguments = _arguments(source, bound, ir.module)
+    if len(arguments) != len(ir.module.entry.args):
+        raise FrontendError(f"{fn.__name__}: {len(arguments)} arguments for the {len(ir.module.entry.args)} of its IR")
+    return Compiled(ir.module, ir.text, source.options.num_warps, source.options, arguments, time.perf_counter() - begin)
 
 
 def specialize(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], arch: str) -> Source:
@@ -135,16 +157,17 @@ def specialize(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
     described = compute_cache_key({}, specialization, sorted(extra.items()))
     key = (fn.cache_key, fn.file_name, described, arch, stack.current().name)
     _check_globals(fn)
-    return Source(fn, backend, target, parsed, signature, constants, attributes, key)
+    return Source(fn, backend, target, arch, parsed, signature, constants, attributes, key)
 
 
 @contextlib.contextmanager
-def explained(fn: Any, what: str) -> Iterator[None]:
+def explained(source: Source, what: str) -> Iterator[None]:
     """A child's error inside becomes a FrontendError that names the kernel."""
     try:
         yield
     except child.ChildError as error:
-        where = f"{fn.__name__} at {fn.file_name}:{fn.starting_line_number} ({what})"
+        fn = source.fn
+        where = f"{fn.__name__} at {fn.file_name}:{fn.starting_line_number} ({what}, {source.arch})"
         raise FrontendError(f"{where}: the compiler {_verb(error.message)}\n{error.stderr}".rstrip()) from None
 
 
@@ -173,9 +196,8 @@ class Launched:
         if name.startswith("__"):
             raise AttributeError(name)
         if self._kernel is None:
-            fn, *_, arch = self._launch
             source = specialize(*self._launch)
-            with explained(fn, arch):
+            with explained(source, "compiled"):
                 child.run(lambda: _compiled(source) and None)  # leaves it in Triton's cache
             self._kernel = _compiled(source)
         return getattr(self._kernel, name)
@@ -202,13 +224,17 @@ def make_module(source: Source) -> Any:
     return module
 
 
-def _text(source: Source, level: str) -> str:
-    adapter, module = stack.current(), make_module(source)
+def _made(source: Source, level: str) -> tuple[str, int]:
+    """In a child: the text of the IR, and the most registers that a default task asks for."""
+    adapter = stack.current()
+    with adapter.recording() as registers:
+        module = make_module(source)
     if level == "fenced":
-        return str(adapter.to_fenced(module, source.backend, source.options))
-    module = adapter.make_ttir(module, source.backend, source.options, source.target.arch)
-    adapter.lower_aliases(module)
-    return str(module)
+        module = adapter.to_fenced(module, source.backend, source.options)
+    else:
+        module = adapter.make_ttir(module, source.backend, source.options, source.target.arch)
+        adapter.lower_aliases(module)
+    return str(module), max(registers, default=0)
 
 
 def _arguments(source: Source, bound: Mapping[str, Any], module: Module) -> list[tuple[str, Any]]:

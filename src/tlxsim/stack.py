@@ -8,6 +8,7 @@ prints: `tlx.warp_barrier_arrive` (the plugin's own) and `ttng.arrive_barrier_na
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,11 @@ class Triton:
 
     def lower_aliases(self, module: Any) -> None:
         """Give buffers that share storage their places in it."""
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[int]]:
+        """While a module is made inside, collects the `registers=` of its default tasks, which no IR shows."""
+        yield []
 
     def to_fenced(self, module: Any, backend: Any, options: Any) -> Any:
         """What the compiler makes of it before it leaves the GPU dialects, from the module that `make_ir` gave.
@@ -80,6 +86,26 @@ class Utlx(Triton):
             manager = ir.pass_manager(module.context)
             passes.plugin.utlx_storage_alias_lowering(manager, [])
             manager.run(module, "aliases")
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[int]]:
+        tasks = sys.modules.get("utlx_plugin.async_task_utils")
+        requests: list[int] = []
+        if tasks is None:  # a kernel without tasks
+            yield requests
+            return
+        original = tasks.async_task.__init__
+
+        def init(task: Any, *args: Any, **kwargs: Any) -> None:
+            original(task, *args, **kwargs)
+            if task.is_default and task.num_regs:
+                requests.append(task.num_regs)
+
+        tasks.async_task.__init__ = init
+        try:
+            yield requests
+        finally:
+            tasks.async_task.__init__ = original
 
 
 class _Reached(Exception):
