@@ -1,12 +1,13 @@
 """What a kernel takes of a GPU, from the real compile in a forked child, and what of it a GPU does not have.
 
-Shared memory, tensor memory, warps and registers are read from the compiler's own result before it turns to LLVM (level
-"fenced" of `frontend`), where they are final.
+Shared memory, tensor memory and warps are read from the compiler's own result before it turns to LLVM (level "fenced" of
+`frontend`), where they are final.
 
 Registers of a warp-specialised kernel: at launch each thread has the same number, `maxnreg`, which Triton takes as large as
 64 K registers allow; threads times that is a pool. Tasks that ask for more than others get it from the pool by `setmaxnreg`
-(PTX: multiples of 8 in 24..256, by warp groups of 4 warps), and the default task gets what is left. If less than 24 is left
-for it, Triton drops all requests without a word.
+(PTX: multiples of 8 in 24..256, for whole warp groups of 4 warps), and the default task gets what is left. If that is less
+than 24, Triton's pass allocate-warp-groups drops all requests without a word. That rule is applied here to the requests as
+written; from sm_100 on Triton replaces them by estimates of its own, and what it grants is a note.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import child, frontend, stack
@@ -25,12 +26,12 @@ from .naming import task_line
 
 TMEM_COLUMNS, THREADS, REGISTERS = 512, 1024, 64 * 1024
 LEAST, MOST = 24, 256  # registers a thread that setmaxnreg takes
-WARP = 32
+WARP, GROUP = 32, 4  # threads of a warp, warps of a warp group
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskRegisters:
-    """A task of a warp-specialised kernel: registers a thread asked for and granted, None where there is none."""
+    """A task as written, and its registers a thread: asked for, and granted by the compiler; None where there is none."""
 
     name: str
     num_warps: int
@@ -48,9 +49,8 @@ class Budget:
         shared: bytes of shared memory of a program.
         tmem_columns: of tensor memory.
         num_warps: of a program, idle ones that fill warp groups included.
-        maxnreg: registers a thread at launch, None if the compiler leaves them to ptxas.
+        maxnreg: registers a thread at launch that the kernel was launched with; None leaves them to the compiler.
         tasks: the default task first; empty without tasks.
-        asked: registers that the requests add up to; a warp group takes what the most demanding of its tasks asks for.
         proxy_fences: `fence.proxy.async` in the PTX, None unless asked for.
         error: the compiler's message.
     """
@@ -62,7 +62,6 @@ class Budget:
     num_warps: int = 0
     maxnreg: int | None = None
     tasks: tuple[TaskRegisters, ...] = ()
-    asked: int = 0
     proxy_fences: int | None = None
     error: str = ""
 
@@ -83,34 +82,70 @@ class Budget:
         if self.threads > THREADS:
             found.append(f"{self.num_warps} warps are {self.threads:,} threads, a program has at most {THREADS:,}")
         budgets = [("BUDGET", message, Severity.ERROR) for message in found]
-        return budgets + [("REGISTERS", message, Severity.ERROR) for message in self._register_faults()]
+        return budgets + [("REGISTERS", message, severity) for message, severity in self._register_faults()]
 
-    def _register_faults(self) -> list[str]:
-        pool = (self.maxnreg or REGISTERS // max(self.threads, 1) // 8 * 8) * self.threads
+    def _register_faults(self) -> list[tuple[str, Severity]]:
         found = []
-        if pool > REGISTERS:
-            found.append(f"maxnreg={self.maxnreg} for {self.threads} threads is {pool:,} registers, there are {REGISTERS:,}")
+        if self.maxnreg and self.maxnreg * self.threads > REGISTERS:
+            need = f"maxnreg={self.maxnreg} for {self.threads} threads is {self.maxnreg * self.threads:,} registers"
+            found.append((f"{need}, there are {REGISTERS:,}", Severity.ERROR))
         asking = [task for task in self.tasks if task.requested]
         for task in asking:
             if not LEAST <= task.requested <= MOST:
-                found.append(f"{task.name} asks for {task.requested} registers a thread, {LEAST} to {MOST} can be had")
-            elif task.granted is not None and task.granted < task.requested:
-                found.append(
-                    f"{task.name} asks for {task.requested} registers a thread and gets {task.granted}: {self._sum(pool)}"
-                )
-        if asking and all(task.granted is None for task in self.tasks):
+                message = f"{task.name} asks for {task.requested} registers a thread, {LEAST} to {MOST} can be had"
+                found.append((message, Severity.ERROR))
+        pool = Pool.of(self.tasks, self.maxnreg)
+        if any(task.requested for task in self.tasks[1:]) and pool.left < LEAST:
             why = f"the compiler drops them all, since the default task needs {LEAST}"
-            found.append(f"no request can be granted, {why}: {self._sum(pool)}")
+            return [*found, (f"no request for registers can be granted, {why}: {pool}", Severity.ERROR)]
+        for task in asking:
+            if task is self.tasks[0] and task.requested > pool.left:
+                found.append((f"{task.name} asks for {task.requested} registers a thread: {pool}", Severity.ERROR))
+            elif task.granted is not None and task.granted < min(task.requested, MOST):
+                message = f"{task.name} asks for {task.requested} registers a thread, the compiler gives it {task.granted}"
+                found.append((message, Severity.NOTE))
         return found
 
-    def _sum(self, pool: int) -> str:
-        """The other tasks' requests against the pool, and what that leaves for the default task."""
-        parts = [f"{task.num_warps} warps x {task.requested}" for task in self.tasks[1:]]
-        default = self.tasks[0].num_warps * WARP
-        left = max(0, (pool - self.asked) // default)
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Registers at launch, and those that the tasks besides the default one ask for.
+
+    Args:
+        total: threads at launch times registers a thread.
+        threads: of the launch, idle ones that fill up the last warp group included.
+        asked: a warp group takes what the most demanding of its tasks asks for, in steps of 8.
+        default_threads: of the default task.
+    """
+
+    total: int
+    threads: int
+    asked: int
+    default_threads: int
+
+    @classmethod
+    def of(cls, tasks: Sequence[TaskRegisters], maxnreg: int | None) -> Pool:
+        """By the rule of Triton's allocate-warp-groups: larger tasks first, then as they come."""
+        default, workers = tasks[0].num_warps if tasks else 0, sorted(tasks[1:], key=lambda task: -task.num_warps)
+        groups: dict[int, int] = {}
+        begin = 0
+        for task in workers:
+            for group in range(begin // GROUP, (begin + task.num_warps - 1) // GROUP + 1):
+                groups[group] = max(groups.get(group, 0), -(-(task.requested or 0) // 8) * 8)
+            begin += task.num_warps
+        threads = (default + len(groups) * GROUP) * WARP
+        each = maxnreg or REGISTERS // max(threads, 1) // 8 * 8
+        return cls(threads * each, threads, sum(groups.values()) * GROUP * WARP, default * WARP)
+
+    @property
+    def left(self) -> int:
+        """Registers for each thread of the default task."""
+        return max(0, (self.total - self.asked) // max(self.default_threads, 1) // 8 * 8)
+
+    def __str__(self) -> str:
         return (
-            f"the others ask for {self.asked:,} registers ({', '.join(parts)}, in whole warp groups) of the {pool:,} that "
-            f"{self.threads} threads start with, which leaves {left} for each of its {default} threads"
+            f"the other tasks ask for {self.asked:,} of the {self.total:,} registers that {self.threads} threads start with, which "
+            f"leaves {self.left} for each of its {self.default_threads} threads"
         )
 
 
@@ -119,6 +154,7 @@ class Handle:
 
     def __init__(self, source: frontend.Source, ptx: bool):
         self._source = source
+        self._written = frontend.Pending(source, "ttir")
         self._fenced = frontend.Pending(source, "fenced")
         self._ptx = child.Child(lambda: _ptx(source)) if ptx else None
 
@@ -127,24 +163,20 @@ class Handle:
         fn, arch = self._source.fn, self._source.arch
         place = (fn.file_name, fn.starting_line_number, linecache.getline(fn.file_name, fn.starting_line_number).strip())
         try:
-            ir = self._fenced.result()
+            written, fenced = self._written.result(), self._fenced.result()
             with frontend.explained(self._source, "PTX"):
                 ptx = self._ptx.result() if self._ptx is not None else None
         except frontend.FrontendError as error:
             return Budget(arch, place, error=str(error))
-        attributes = ir.module.attributes
-        num_warps = _number(attributes["ttg.num-warps"])
-        found = [op for function in ir.module.functions.values() for op in _specialisations(function.region)]
-        widest = max(found, key=_asked, default=None)
+        attributes = fenced.module.attributes
         return Budget(
             arch,
             place,
-            shared=_number(attributes.get("ttg.shared")) or 0,
-            tmem_columns=_number(attributes.get("ttg.tensor_memory_size")) or 0,
-            num_warps=_number(attributes.get("ttg.total-num-warps")) or num_warps,
-            maxnreg=_number(attributes.get("ttg.maxnreg")),
-            tasks=_tasks(widest, num_warps, ir.default_registers) if widest else (),
-            asked=_asked(widest) if widest else 0,
+            shared=_number(attributes["ttg.shared"]),
+            tmem_columns=_number(attributes.get("ttg.tensor_memory_size", "0")),
+            num_warps=_number(attributes["ttg.total-num-warps"]),
+            maxnreg=self._source.options.maxnreg,
+            tasks=_tasks(written, fenced, self._source.options.num_warps),
             proxy_fences=None if ptx is None else ptx.count("fence.proxy.async"),
         )
 
@@ -166,37 +198,42 @@ def _ptx(source: frontend.Source) -> str:
     return module
 
 
-def _specialisations(region: Region) -> Iterator[Op]:
-    """All `ttg.warp_specialize` of a region, those in control flow included."""
-    for block in region:
-        for op in block.ops:
-            if op.name == "ttg.warp_specialize":
-                yield op
-            for inner in op.regions:
-                yield from _specialisations(inner)
+def _specialisations(ir: frontend.Ir) -> list[Op]:
+    """All `ttg.warp_specialize`, in the order of the text."""
+    found: list[Op] = []
+
+    def walk(region: Region) -> None:
+        for block in region:
+            for op in block.ops:
+                if op.name == "ttg.warp_specialize":
+                    found.append(op)
+                for inner in op.regions:
+                    walk(inner)
+
+    for function in ir.module.functions.values():
+        walk(function.region)
+    return found
 
 
-def _tasks(op: Op, num_warps: int, default_registers: int) -> tuple[TaskRegisters, ...]:
-    requested = _numbers(op.attributes.get("requestedRegisters"))
-    granted = [min(MOST, n) for n in _numbers(op.attributes.get("actualRegisters"))]
-    tasks = [TaskRegisters("the default task", num_warps, default_registers or None, granted[0] if granted else None)]
-    for number, partition in enumerate(op.partitions):
-        if all(inner.name == "ttg.warp_return" for block in partition.region for inner in block.ops):
-            continue  # warps that fill up a warp group
-        name = f"task {number + 1} (line {task_line(partition.region, op.loc)})"
-        asked = requested[number] if requested else None
-        tasks.append(TaskRegisters(name, partition.num_warps, asked, granted[number + 1] if granted else None))
-    return tuple(tasks)
+def _tasks(written: frontend.Ir, fenced: frontend.Ir, num_warps: int) -> tuple[TaskRegisters, ...]:
+    """The tasks of the specialisation that asks for the most; where the compiler has removed one, nothing is granted."""
+    ops, final = _specialisations(written), _specialisations(fenced)
+    grants = [_numbers(op.attributes.get("actualRegisters")) for op in final] if len(ops) == len(final) else [[]] * len(ops)
+    found = []
+    for op, granted in zip(ops, grants, strict=True):
+        requested = _numbers(op.attributes.get("requestedRegisters"))
+        tasks = [TaskRegisters("the default task", num_warps, written.default_registers or None, _capped(granted, 0))]
+        for number, partition in enumerate(op.partitions):
+            name = f"task {number + 1} (line {task_line(partition.region, op.loc)})"
+            asked = requested[number] if requested else None
+            tasks.append(TaskRegisters(name, partition.num_warps, asked, _capped(granted, number + 1)))
+        found.append(tuple(tasks))
+    return max(found, key=lambda tasks: Pool.of(tasks, None).asked, default=())
 
 
-def _asked(op: Op) -> int:
-    """Registers that the requests of all partitions take: setmaxnreg works on whole warp groups, in steps of 8."""
-    requested, starts = _numbers(op.attributes.get("requestedRegisters")), _numbers(op.attributes.get("warpGroupStartIds"))
-    groups: dict[int, int] = {}
-    for registers, start, partition in zip(requested, starts, op.partitions):
-        for group in {warp // 4 for warp in range(start, start + partition.num_warps)}:
-            groups[group] = max(groups.get(group, 0), -(-registers // 8) * 8)
-    return sum(groups.values()) * 4 * WARP
+def _capped(granted: list[int], place: int) -> int | None:
+    """Lowering to LLVM grants no more than setmaxnreg can."""
+    return min(MOST, granted[place]) if granted else None
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -204,5 +241,6 @@ def _numbers(text: str | None) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", (text or "").partition(":")[2])]
 
 
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text.split(":")[0])
+def _number(text: str) -> int:
+    """4 of "4 : i32"."""
+    return int(text.split(":")[0])
