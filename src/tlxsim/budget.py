@@ -144,8 +144,8 @@ class Pool:
 
     def __str__(self) -> str:
         return (
-            f"the other tasks ask for {self.asked:,} of the {self.total:,} registers that {self.threads} threads start with, which "
-            f"leaves {self.left} for each of its {self.default_threads} threads"
+            f"the others ask for {self.asked:,} of the {self.total:,} registers that {self.threads} threads start with, "
+            f"and that leaves {self.left} for each of its {self.default_threads} threads"
         )
 
 
