@@ -55,7 +55,7 @@ def load_angles(
 
 
 @triton.jit
-def packed(cos, sin):
+def joined(cos, sin):
     """Cosine and sine in one integer, in which they are kept for later in few registers and moved as one."""
     BITS: tl.constexpr = cos.dtype.primitive_bitwidth
     half: tl.constexpr = tl.uint16 if BITS == 16 else tl.uint32
@@ -64,7 +64,7 @@ def packed(cos, sin):
 
 
 @triton.jit
-def unpacked(angles, dtype: tl.constexpr):
+def parted(angles, dtype: tl.constexpr):
     """Cosine and sine of a table of a dtype again, in fp32."""
     BITS: tl.constexpr = dtype.primitive_bitwidth
     half: tl.constexpr = tl.uint16 if BITS == 16 else tl.uint32

@@ -90,14 +90,14 @@ def rotary_backward_kernel(
             for cut in tl.static_range(CUTS):
                 first = first_pair + cut * CHUNK
                 cos, sin = pairs.load_angles(cos_ptr, cos_row, sin_ptr, sin_row, queries, length, first, D, R, CHUNK, VECTOR)
-                angles = angles + (pairs.packed(cos, sin),)
+                angles = angles + (pairs.joined(cos, sin),)
                 q = pairs.load_pairs(q_head_ptr, q_row, queries, length, first, True, D, R, CHUNK, INTERLEAVED)
                 do = pairs.load_pairs(do_head_ptr, do_row, queries, length, first, ROTATE_V, D, R, CHUNK, INTERLEAVED)
                 q = pairs.turn(q, cos, sin)
                 qs = qs + (q,)
                 dos = dos + (do,)
             if HELD:
-                for cut in tl.static_range(CUTS):  # settled here, so that the operand is copied here and not before
+                for cut in tl.static_range(CUTS):  # settled again, so that the product's copy is made here
                     s = tl.dot(pairs.settled(qs[cut]), tl.trans(ks[cut]), s)
             else:
                 s = pairs.turned_products(
@@ -123,7 +123,7 @@ def rotary_backward_kernel(
             # One accumulator at a time, so that they share registers: each gradient is stored when it is complete.
             for cut in tl.static_range(CUTS):
                 first = first_pair + cut * CHUNK
-                turn_cos, turn_sin = pairs.unpacked(angles[cut], cos_ptr.dtype.element_ty)
+                turn_cos, turn_sin = pairs.parted(angles[cut], cos_ptr.dtype.element_ty)
                 dq = tl.dot(ds, ks[cut]) * of_sums
                 _store_turned_back(
                     dq_ptr + (kv_head * GROUP + member) * D,

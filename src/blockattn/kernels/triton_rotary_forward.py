@@ -23,7 +23,7 @@ def rotary_forward_kernel(
     CHUNK: tl.constexpr, HELD: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, HAS_LSE: tl.constexpr,
     PER_TOKEN: tl.constexpr, HAS_STARTS: tl.constexpr, INTERLEAVED: tl.constexpr, ROTATE_V: tl.constexpr,
 ):  # fmt: skip
-    tl.static_assert(ROWS == BLOCK or not HELD)
+    tl.static_assert(ROWS == BLOCK or not HELD, "angles are loaded once for q and k, so HELD needs all rows in one step")
     CUTS: tl.constexpr = (D // 2 + CHUNK - 1) // CHUNK if HELD else 1
     VECTOR: tl.constexpr = pairs.vector(q_ptr.dtype.element_ty, INTERLEAVED)
     line_ptr, head = walk.program_line(tiles_ptr, HEADS)
