@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import select
 import signal
 import sys
@@ -18,7 +19,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-STDERR_LINES = 20
+STDERR_LINES = 20  # of what is neither an error nor an assertion
+_TELLING = re.compile(r"error: (?!Failures have been detected)|Assertion .* failed")
 
 
 class ChildError(RuntimeError):
@@ -26,7 +28,7 @@ class ChildError(RuntimeError):
 
     Args:
         message: what happened.
-        stderr: the last lines that it wrote there.
+        stderr: the errors and failed assertions that it wrote there with their source lines, or else its last lines.
     """
 
     def __init__(self, message: str, stderr: str):
@@ -80,7 +82,7 @@ class Child:
         self._stderr.seek(0)
         stderr = self._stderr.read().decode(errors="replace")
         self._stderr.close()
-        tail = "\n".join(stderr.splitlines()[-STDERR_LINES:])
+        tail = _telling(stderr.splitlines())
         if late:
             return "error", (f"did not end within {self._timeout:.0f} s", tail)
         code = os.waitstatus_to_exitcode(status)
@@ -107,6 +109,17 @@ class Child:
 def run(function: Callable[[], Any]) -> Any:
     """The function's result, computed in a child."""
     return Child(function).result()
+
+
+def _telling(lines: list[str]) -> str:
+    """The compiler's diagnostics out of all that it dumps, each once, with the two lines that show the place."""
+    found: dict[str, None] = {}
+    for number, line in enumerate(lines):
+        if _TELLING.search(line):
+            shown = lines[number : number + 3]
+            placed = len(shown) == 3 and shown[2].strip() == "^"
+            found["\n".join(text[:1000] for text in (shown if placed else [line]))] = None
+    return "\n".join(found) if found else "\n".join(lines[-STDERR_LINES:])
 
 
 def _be_child(function: Callable[[], Any], pipe: int, stderr: int) -> None:
