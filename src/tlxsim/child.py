@@ -37,13 +37,14 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """A function that runs in a child from now on; `result()` waits for it."""
+    """A function that runs in a child from now on; `result()` waits for it, and `stderr` is then what told something there."""
 
     def __init__(self, function: Callable[[], Any], timeout: float = 300.0):
         self._deadline = time.monotonic() + timeout
         self._timeout = timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         self._outcome: tuple[str, Any] | None = None
+        self.stderr = ""
         self._pipe, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -80,18 +81,17 @@ class Child:
         os.close(self._pipe)
         _, status = os.waitpid(self._pid, 0)
         self._stderr.seek(0)
-        stderr = self._stderr.read().decode(errors="replace")
+        self.stderr = _telling(self._stderr.read().decode(errors="replace").splitlines())
         self._stderr.close()
-        tail = _telling(stderr.splitlines())
         if late:
-            return "error", (f"did not end within {self._timeout:.0f} s", tail)
+            return "error", (f"did not end within {self._timeout:.0f} s", self.stderr)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            return "error", (f"died of {signal.Signals(-code).name}", tail)
+            return "error", (f"died of {signal.Signals(-code).name}", self.stderr)
         if code or not data:
-            return "error", (f"exited with status {code} without a result", tail)
+            return "error", (f"exited with status {code} without a result", self.stderr)
         kind, value = pickle.loads(data)
-        return (kind, value) if kind == "value" else ("error", (value, tail))
+        return (kind, value) if kind == "value" else ("error", (value, self.stderr))
 
     def _read(self) -> tuple[bytes, bool]:
         """All that the child writes, and whether it took too long."""

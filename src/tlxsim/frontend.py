@@ -92,6 +92,8 @@ class Pending:
         if self._key not in _KNOWN:
             with explained(self._source, self._level):
                 text, default_registers = self._child.result()
+            if left_out := stack.current().left_out(self._child.stderr):
+                raise Unsupported(f"{self._source.fn.__name__}: this Triton leaves out {', '.join(left_out)}")
             _KNOWN[self._key] = Ir(parse(text), text, default_registers)
         return _KNOWN[self._key]
 

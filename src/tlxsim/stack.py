@@ -8,6 +8,8 @@ prints: `tlx.warp_barrier_arrive` (the plugin's own) and `ttng.arrive_barrier_na
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -73,6 +75,10 @@ class Triton:
             return module
         raise RuntimeError("make_llir of this Triton does not call add_to_llvmir: the level fenced is not available")
 
+    def left_out(self, stderr: str) -> list[str]:
+        """Operations that a successful compile has left out of the kernel, with their lines, by what it said on stderr."""
+        return []
+
 
 class Utlx(Triton):
     """Triton with the plugin triton-utlx, whose passes are `passes.plugin.utlx_*`."""
@@ -106,6 +112,15 @@ class Utlx(Triton):
             yield requests
         finally:
             tasks.async_task.__init__ = original
+
+    def left_out(self, stderr: str) -> list[str]:
+        # The plugin builds some operations only if Triton has them, and else goes on without. Prefetches change no result.
+        found = re.findall(r'"([^"]*)":(\d+):\d+.*error: uTLX: .([\w.]+). is not registered', stderr)
+        return [
+            f"{operation} at {os.path.basename(file)}:{line}"
+            for file, line, operation in found
+            if "prefetch" not in operation
+        ]
 
 
 class _Reached(Exception):

@@ -94,7 +94,8 @@ def _check_size(op: Any, descriptor: Any, view: View, task: Task) -> None:
         task.program.report(Code.ALIGNMENT, f"a copy of {view.nbytes} bytes is no multiple of 16 bytes", op.loc)
 
 
-@blocking("ttng.async_tma_store_wait", "", attributes="pendings")
+# `read_only` waits for the source to be read, else for the write too; the model takes both to happen at once.
+@blocking("ttng.async_tma_store_wait", "", attributes="pendings read_only")
 def _store_wait(op, m):
     return _waiting(op, int(op.attributes.get("pendings", "0").split(":")[0]), None)
 
