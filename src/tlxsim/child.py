@@ -37,7 +37,7 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """A function that runs in a child from now on; `result()` waits for it, and `stderr` is then what told something there."""
+    """A function that runs in a child from now on; `result()` waits for it, and then `stderr` is what mattered there."""
 
     def __init__(self, function: Callable[[], Any], timeout: float = 300.0):
         self._deadline = time.monotonic() + timeout

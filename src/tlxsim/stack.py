@@ -114,7 +114,7 @@ class Utlx(Triton):
             tasks.async_task.__init__ = original
 
     def left_out(self, stderr: str) -> list[str]:
-        # The plugin builds some operations only if Triton has them, and else goes on without. Prefetches change no result.
+        # The plugin builds some operations only if Triton has them, else it goes on without. Prefetches change no result.
         found = re.findall(r'"([^"]*)":(\d+):\d+.*error: uTLX: .([\w.]+). is not registered', stderr)
         return [
             f"{operation} at {os.path.basename(file)}:{line}"
