@@ -6,6 +6,8 @@ import linecache
 import re
 from typing import Any
 
+ENDS = ("ttg.warp_return", "ttg.warp_yield", "cf.br")  # they carry the line of the whole specialisation
+
 
 def base_name(op: Any) -> str:
     """The variable that an allocation was given to, or its line."""
@@ -19,7 +21,8 @@ def task_line(region: list, outer: Any) -> int:
     `outer` is the location of the specialisation: the task's lines are those of the same function.
     """
     file = outer.user[0]
-    lines = [line for block in region for op in block.ops for f, line in op.loc.frames if f == file and line]
+    ops = [op for block in region for op in block.ops if op.name not in ENDS]
+    lines = [line for op in ops for f, line in op.loc.frames if f == file and line]
     first = min((line for line in lines if line >= outer.user[1]), default=min(lines, default=0))
     for line in range(first, max(0, first - 400), -1):
         if "async_task(" in linecache.getline(file, line):

@@ -162,6 +162,32 @@ def _commit(op, m):
     return step
 
 
+@blocking("ttng.tmem_copy", "%source, %target(, %barrier)?")
+def _copy(op, m):
+    source, target = op.types[:2]
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise refuse(op, "only a copy between buffers of one shape and type is modelled")
+
+    def step(env: dict, task: Task) -> Generator:
+        task.location = op.loc
+        source, target, queue = env[m["source"]], env[m["target"]], task.queue("tcgen05")
+        queue.issued += 1
+        access = task.issue(queue.agent, queue.issued, "tcgen05.cp", op.loc)
+        task.program.touch(source, False, access, "tmem_copy")
+        task.program.touch(target, True, access, "tmem_copy")
+
+        def effect() -> None:
+            target.array[...] = source.array
+
+        task.tick()
+        task.program.fly(f"copy to {target.name}", effect, task, op.loc, queue, queue.issued)
+        if m["barrier"] is not None:
+            commit(barrier_of(env[m["barrier"]], op, task), queue, task, op)
+        yield None
+
+    return step
+
+
 def commit(barrier: Any, queue: Queue, task: Task, op: Any) -> None:
     """Arrive once every MMA issued so far has completed: an epoch of its own, since knowing the MMAs is not knowing this."""
     queue.issued += 1

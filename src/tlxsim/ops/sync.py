@@ -215,6 +215,6 @@ def _fence(op, m):
 
 
 # A barrier of the task's own threads orders nothing between tasks; the fence of barrier initialisation is for clusters.
-@pure("gpu.barrier ttg.barrier ttng.fence_mbarrier_init_release_cluster ttg.warp_barrier", attributes="addrSpace")
+@pure("gpu.barrier ttg.barrier ttng.fence_mbarrier_init_release_cluster")
 def _nothing(op, m):
     return lambda env, task: None
