@@ -6,6 +6,7 @@ without running destructors. An exception in it, or its death, is a `ChildError`
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import pickle
@@ -126,8 +127,10 @@ def _be_child(function: Callable[[], Any], pipe: int, stderr: int) -> None:
     """The child's life; does not return."""
     status = 1
     try:
+        faulthandler.disable()  # the parent tells of the child's death
         gc.disable()  # nothing is freed here, and a finaliser could touch what belongs to the parent
         os.dup2(stderr, 2)
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  # a test runner may have put another in place
         try:
             answer = ("value", function())
         except BaseException as error:
