@@ -1,6 +1,6 @@
 """A function in a forked child: the compiler may segfault or abort, and then this process goes on.
 
-The child shares nothing afterwards: its result comes back pickled through a pipe, its stderr through a file, and it ends
+The child shares nothing afterwards: its result comes back pickled through a pipe, what it prints through files, and it ends
 without running destructors. An exception in it, or its death, is a `ChildError` here.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import os
 import pickle
 import re
@@ -38,14 +39,17 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """A function that runs in a child from now on; `result()` waits for it, and then `stderr` is what mattered there."""
+    """A function that runs in a child from now on.
+
+    Once `result()` has waited for it, `stdout` is what it printed, and `stderr` what mattered there.
+    """
 
     def __init__(self, function: Callable[[], Any], timeout: float = 300.0):
         self._deadline = time.monotonic() + timeout
         self._timeout = timeout
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+        self._streams = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115  # they live as long as the child
         self._outcome: tuple[str, Any] | None = None
-        self.stderr = ""
+        self.stdout = self.stderr = ""
         self._pipe, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -53,7 +57,7 @@ class Child:
             warnings.filterwarnings("ignore", message=".*multi-threaded.*")  # the child touches no other thread's locks
             self._pid = os.fork()
         if self._pid == 0:
-            _be_child(function, write, self._stderr.fileno())
+            _be_child(function, write, *(stream.fileno() for stream in self._streams))
         os.close(write)
 
     def result(self) -> Any:
@@ -81,9 +85,8 @@ class Child:
             os.kill(self._pid, signal.SIGKILL)
         os.close(self._pipe)
         _, status = os.waitpid(self._pid, 0)
-        self._stderr.seek(0)
-        self.stderr = _telling(self._stderr.read().decode(errors="replace").splitlines())
-        self._stderr.close()
+        out, err = (_contents(stream) for stream in self._streams)
+        self.stdout, self.stderr = "".join(itertools.takewhile(_is_no_dump, out)), _telling(err)
         if late:
             return "error", (f"did not end within {self._timeout:.0f} s", self.stderr)
         code = os.waitstatus_to_exitcode(status)
@@ -112,6 +115,17 @@ def run(function: Callable[[], Any]) -> Any:
     return Child(function).result()
 
 
+def _contents(stream: Any) -> list[str]:
+    with stream:
+        stream.seek(0)
+        return stream.read().decode(errors="replace").splitlines(keepends=True)
+
+
+def _is_no_dump(line: str) -> bool:
+    """Not the beginning of the module that the frontend prints when its own output does not verify."""
+    return not line.startswith(("#loc", '"builtin.module"', "module "))
+
+
 def _telling(lines: list[str]) -> str:
     """The compiler's diagnostics out of all that it dumps, each once, with the two lines that show the place."""
     found: dict[str, None] = {}
@@ -119,25 +133,26 @@ def _telling(lines: list[str]) -> str:
         if _TELLING.search(line):
             shown = lines[number : number + 3]
             placed = len(shown) == 3 and shown[2].strip() == "^"
-            found["\n".join(text[:1000] for text in (shown if placed else [line]))] = None
-    return "\n".join(found) if found else "\n".join(lines[-STDERR_LINES:])
+            found["".join(text[:1000] for text in (shown if placed else [line]))] = None
+    return "".join(found or lines[-STDERR_LINES:]).rstrip()
 
 
-def _be_child(function: Callable[[], Any], pipe: int, stderr: int) -> None:
+def _be_child(function: Callable[[], Any], pipe: int, stdout: int, stderr: int) -> None:
     """The child's life; does not return."""
     status = 1
     try:
         faulthandler.disable()  # the parent tells of the child's death
         gc.disable()  # nothing is freed here, and a finaliser could touch what belongs to the parent
+        os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  # a test runner may have put another in place
+        # a test runner may have put other streams in place
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
         try:
             answer = ("value", function())
         except BaseException as error:
             answer = ("error", f"{type(error).__name__}: {error}")
         with os.fdopen(pipe, "wb") as stream:
             pickle.dump(answer, stream)
-        sys.stdout.flush()
         status = 0
     finally:
         os._exit(status)

@@ -87,11 +87,15 @@ class Pending:
         self._key = (*source.key, level)
         self._child = None if self._key in _KNOWN else child.Child(lambda: _made(source, level))
 
-    def result(self) -> Ir:
-        """Raises as `compile_ir` does."""
+    def result(self, echo: bool = False) -> Ir:
+        """Raises as `compile_ir` does; `echo` prints what the kernel prints while it is compiled."""
         if self._key not in _KNOWN:
-            with explained(self._source, self._level):
-                text, default_registers = self._child.result()
+            try:
+                with explained(self._source, self._level):
+                    text, default_registers = self._child.result()
+            finally:
+                if echo:
+                    print(self._child.stdout, end="")
             if left_out := stack.current().left_out(self._child.stderr):
                 raise Unsupported(f"{self._source.fn.__name__}: this Triton leaves out {', '.join(left_out)}")
             _KNOWN[self._key] = Ir(parse(text), text, default_registers)
@@ -137,7 +141,7 @@ def compile_ir(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
     source = specialize(fn, bound, options, arch)
     if source.options.num_ctas != 1:
         raise Unsupported(f"{fn.__name__} is launched with num_ctas={source.options.num_ctas}: clusters are not modelled")
-    ir = Pending(source, level).result()
+    ir = Pending(source, level).result(echo=True)
     arguments = _arguments(source, bound, ir.module)
     if len(arguments) != len(ir.module.entry.args):
         raise FrontendError(f"{fn.__name__}: {len(arguments)} arguments for the {len(ir.module.entry.args)} of its IR")
@@ -157,7 +161,7 @@ def specialize(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
     values, specialization, extra = binder(*call.args, **call.kwargs, **options)
     parsed, signature, constants, attributes = fn._pack_args(backend, dict(options), values, specialization, extra)
     described = compute_cache_key({}, specialization, sorted(extra.items()))
-    key = (fn.cache_key, fn.file_name, described, arch, stack.current().name)
+    key = (_cache_key(fn), fn.file_name, described, arch, stack.current().name)
     _check_globals(fn)
     return Source(fn, backend, target, arch, parsed, signature, constants, attributes, key)
 
@@ -264,6 +268,15 @@ def _flatten(name: str, kind: Any, value: Any, decomposed: bool, found: list[tup
             found += [(name, value), *shape, *strides]
     else:
         found.append((name, value))
+
+
+def _cache_key(fn: Any) -> str:
+    """A hash of the function's source and of all that it calls."""
+    try:
+        return fn.cache_key
+    except RuntimeError as error:
+        fn.hash = None  # Triton leaves a placeholder there, which the next call would take for the hash
+        raise FrontendError(f"{fn.__name__} at {fn.file_name}:{fn.starting_line_number}: {error}") from error
 
 
 def _check_globals(fn: Any) -> None:

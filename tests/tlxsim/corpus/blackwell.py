@@ -108,6 +108,16 @@ def copied(x_ptr, out_ptr, N: tl.constexpr):
 
 
 @triton.jit
+def reinterpreted(x_ptr, out_ptr, N: tl.constexpr):
+    """Tensor memory seen as another type."""
+    rows, columns = tl.arange(0, N), tl.arange(0, N)
+    at = rows[:, None] * N + columns[None, :]
+    tmem = tlx.local_alloc((N, N), tl.float32, 1, tlx.storage_kind.tmem)
+    tlx.local_store(tmem[0], tl.load(x_ptr + at))
+    tl.store(out_ptr + at, tlx.local_load(tlx.local_reinterpret(tmem[0], tl.int32)))
+
+
+@triton.jit
 def reduced(x_ptr, out_ptr, N: tl.constexpr):
     """Reductions over a warp."""
     at = tl.arange(0, N)

@@ -108,6 +108,7 @@ PLAIN = {
     plain.control: Case(plain.control, "sm_90", (line, line, 9, 2, 64, True), dict(debug=True)),
     plain.assembly: Case(plain.assembly, "sm_90", (line, line, 64)),
     plain.dots: Case(plain.dots, "sm_90", (half, half, square, 64)),
+    plain.scaled: Case(plain.scaled, "sm_90", (half, numbers.to(torch.uint8), square, 64)),
     plain.pipelined: Case(plain.pipelined, "sm_90", (wide, tall, wide, 256, 128, 128, 64), dict(num_warps=8)),
     plain.batched: Case(plain.batched, "sm_90", (square, square, square, 4, 32)),
     plain.device_descriptors: Case(plain.device_descriptors, "sm_90", (square, square, 64, 64, 16, 64)),
@@ -134,6 +135,8 @@ HOPPER = [
     Case(hopper.aliased, "sm_90", (square, square, 32)),
     Case(hopper.overlapping, "sm_90", (square, square, 32), levels=only_ttir),
     Case(hopper.per_thread, "sm_90", (line, line, 128)),
+    Case(hopper.portable, "sm_90", (line, line, 128)),
+    Case(hopper.reinterpreted, "sm_90", (square, square, 64)),
 ]
 BLACKWELL = [
     Case(plain.indexed_descriptors, "sm_100", (rows, rows, numbers, 64)),
@@ -141,6 +144,7 @@ BLACKWELL = [
     Case(blackwell.products, "sm_100", (half, square, 2, 64)),
     Case(blackwell.aliased, "sm_100", (square, square, 64)),
     Case(blackwell.copied, "sm_100", (wide.float(), wide.float(), 128)),
+    Case(blackwell.reinterpreted, "sm_100", (wide.float(), wide.float(), 128)),
     Case(blackwell.reduced, "sm_100", (line, line, 128)),
 ]
 CASES = [*PLAIN.values(), *OTHER_ARCHITECTURES, *HOPPER, *BLACKWELL]

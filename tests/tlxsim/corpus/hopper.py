@@ -199,8 +199,35 @@ def overlapping(x_ptr, out_ptr, N: tl.constexpr):
 
 @triton.jit
 def per_thread(x_ptr, out_ptr, N: tl.constexpr):
-    """Operations on single threads, and prefetches."""
+    """Operations on single threads and programs of a cluster, and prefetches."""
     at = tl.arange(0, N)
     x = tl.load(x_ptr + at)
     tlx.prefetch(x_ptr + at, level="L1")
-    tl.store(out_ptr + at, x + tlx.thread_id(0))
+    tl.store(out_ptr + at, x + tlx.thread_id(0) + tlx.thread_id(2) + tlx.cluster_cta_rank())
+
+
+@triton.jit
+def portable(x_ptr, out_ptr, N: tl.constexpr):
+    """What TLX has for all GPUs."""
+    at = tl.arange(0, N)
+    x = tlx.buffer_load(x_ptr, at) + tlx.buffer_load(x_ptr, at, mask=at < 5, other=1.0) + tlx.zeros((N,), tl.float32)
+    tlx.assert_same_layout(x, x)
+    format: tl.constexpr = tlx.get_fp8_format_name(tl.float8e4nv)
+    if format == "e4m3":
+        x += tlx.num_warps() + tlx.assume_uniform(tl.program_id(0)) + tlx.warp_any(at > 3)
+    tlx.buffer_store(x, out_ptr, at, mask=at < 7)
+
+
+@triton.jit
+def reinterpreted(x_ptr, out_ptr, N: tl.constexpr):
+    """Shared memory seen as another type and shape, with explicit layouts in shared memory and in registers."""
+    rows, columns = tl.arange(0, N), tl.arange(0, N)
+    at = rows[:, None] * N + columns[None, :]
+    smem = tlx.local_alloc((N, N), tl.float32, 1, layout=tlx.swizzled_layout(3, 4, 3))
+    tlx.local_store(smem[0], tl.load(x_ptr + at))
+    halves = tlx.local_load(tlx.local_reinterpret(smem[0], tl.float16, [N, 2 * N]))
+    L: tl.constexpr = tlx.layout(shape=((8, 4, 4), (8, 4)), stride=((8, 64, 256), (1, 1024)))
+    x = tlx.require_layout(tl.load(x_ptr + at), L) + tlx.zeros((N, N), tl.float32, layout=L)
+    tl.store(out_ptr + at, tlx.release_layout(x) + tl.sum(halves, 1)[:, None])
+    deep = tlx.local_alloc((2, N, N), tl.float16, 1)
+    tl.store(out_ptr, tl.sum(tlx.local_load(tlx.local_trans(deep[0], (0, 2, 1)))))

@@ -1,5 +1,5 @@
 #blocked = #ttg.blocked<{sizePerThread = [1, 1, 4], threadsPerWarp = [1, 4, 8], warpsPerCTA = [1, 4, 1], order = [2, 1, 0]}>
-#loc = loc("corpus/plain.py":207:1)
+#loc = loc("corpus/plain.py":216:1)
 #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1, 1], instrShape = [1, 16, 8]}>
 #shared = #ttg.swizzled_shared<{vec = 4, perPhase = 1, maxPhase = 8, order = [2, 1, 0]}>
 #shared1 = #ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 4, order = [2, 1, 0]}>
@@ -49,16 +49,16 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shar
   } loc(#loc)
 } loc(#loc)
 #loc1 = loc(unknown)
-#loc2 = loc("corpus/plain.py":209:10)
-#loc3 = loc("corpus/plain.py":209:51)
-#loc4 = loc("corpus/plain.py":209:88)
-#loc5 = loc("corpus/plain.py":210:14)
-#loc6 = loc("corpus/plain.py":210:43)
-#loc7 = loc("corpus/plain.py":210:35)
-#loc8 = loc("corpus/plain.py":210:64)
-#loc9 = loc("corpus/plain.py":210:56)
-#loc10 = loc("corpus/plain.py":210:28)
-#loc11 = loc("corpus/plain.py":210:5)
+#loc2 = loc("corpus/plain.py":218:10)
+#loc3 = loc("corpus/plain.py":218:51)
+#loc4 = loc("corpus/plain.py":218:88)
+#loc5 = loc("corpus/plain.py":219:14)
+#loc6 = loc("corpus/plain.py":219:43)
+#loc7 = loc("corpus/plain.py":219:35)
+#loc8 = loc("corpus/plain.py":219:64)
+#loc9 = loc("corpus/plain.py":219:56)
+#loc10 = loc("corpus/plain.py":219:28)
+#loc11 = loc("corpus/plain.py":219:5)
 #loc15 = loc("at"(#loc2))
 #loc16 = loc("at"(#loc3))
 #loc17 = loc("at"(#loc4))

@@ -1,5 +1,5 @@
 #blocked = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [2, 16], warpsPerCTA = [4, 1], order = [1, 0]}>
-#loc = loc("corpus/plain.py":214:1)
+#loc = loc("corpus/plain.py":223:1)
 #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 32}>
 #shared1 = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
 #smem = #ttg.shared_memory
@@ -56,14 +56,14 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shar
   } loc(#loc)
 } loc(#loc)
 #loc1 = loc(unknown)
-#loc2 = loc("corpus/plain.py":216:14)
-#loc3 = loc("corpus/plain.py":217:14)
-#loc4 = loc("corpus/plain.py":218:22)
-#loc5 = loc("corpus/plain.py":218:9)
-#loc6 = loc("corpus/plain.py":219:49)
-#loc7 = loc("corpus/plain.py":219:45)
-#loc8 = loc("corpus/plain.py":219:5)
-#loc9 = loc("corpus/plain.py":220:5)
+#loc2 = loc("corpus/plain.py":225:14)
+#loc3 = loc("corpus/plain.py":226:14)
+#loc4 = loc("corpus/plain.py":227:22)
+#loc5 = loc("corpus/plain.py":227:9)
+#loc6 = loc("corpus/plain.py":228:49)
+#loc7 = loc("corpus/plain.py":228:45)
+#loc8 = loc("corpus/plain.py":228:5)
+#loc9 = loc("corpus/plain.py":229:5)
 #loc14 = loc("source"(#loc2))
 #loc15 = loc("target"(#loc3))
 #loc16 = loc("x"(#loc4))

@@ -1,5 +1,5 @@
 #blocked = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [2, 16], warpsPerCTA = [4, 1], order = [1, 0]}>
-#loc = loc("corpus/plain.py":224:1)
+#loc = loc("corpus/plain.py":233:1)
 #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 32}>
 #shared1 = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
 #smem = #ttg.shared_memory
@@ -56,15 +56,15 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shar
   } loc(#loc)
 } loc(#loc)
 #loc1 = loc(unknown)
-#loc2 = loc("corpus/plain.py":226:22)
-#loc3 = loc("corpus/plain.py":226:9)
-#loc4 = loc("corpus/plain.py":227:5)
-#loc5 = loc("corpus/plain.py":228:5)
-#loc6 = loc("corpus/plain.py":229:5)
-#loc7 = loc("corpus/plain.py":230:5)
-#loc8 = loc("corpus/plain.py":231:5)
-#loc9 = loc("corpus/plain.py":232:29)
-#loc10 = loc("corpus/plain.py":232:5)
-#loc11 = loc("corpus/plain.py":233:5)
+#loc2 = loc("corpus/plain.py":235:22)
+#loc3 = loc("corpus/plain.py":235:9)
+#loc4 = loc("corpus/plain.py":236:5)
+#loc5 = loc("corpus/plain.py":237:5)
+#loc6 = loc("corpus/plain.py":238:5)
+#loc7 = loc("corpus/plain.py":239:5)
+#loc8 = loc("corpus/plain.py":240:5)
+#loc9 = loc("corpus/plain.py":241:29)
+#loc10 = loc("corpus/plain.py":241:5)
+#loc11 = loc("corpus/plain.py":242:5)
 #loc22 = loc("x"(#loc2))
 #loc23 = loc("x"(#loc3))

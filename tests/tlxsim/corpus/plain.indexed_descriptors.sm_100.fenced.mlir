@@ -1,5 +1,5 @@
 #blocked = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [32, 1], warpsPerCTA = [1, 4], order = [1, 0]}>
-#loc = loc("corpus/plain.py":237:1)
+#loc = loc("corpus/plain.py":246:1)
 #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
 #shared1 = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
 #smem = #ttg.shared_memory
@@ -37,11 +37,11 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shar
   } loc(#loc)
 } loc(#loc)
 #loc1 = loc(unknown)
-#loc2 = loc("corpus/plain.py":239:29)
-#loc3 = loc("corpus/plain.py":239:18)
-#loc4 = loc("corpus/plain.py":239:10)
-#loc5 = loc("corpus/plain.py":240:20)
-#loc6 = loc("corpus/plain.py":240:5)
+#loc2 = loc("corpus/plain.py":248:29)
+#loc3 = loc("corpus/plain.py":248:18)
+#loc4 = loc("corpus/plain.py":248:10)
+#loc5 = loc("corpus/plain.py":249:20)
+#loc6 = loc("corpus/plain.py":249:5)
 #loc18 = loc("at"(#loc2))
 #loc19 = loc("at"(#loc3))
 #loc20 = loc("at"(#loc4))

@@ -192,6 +192,15 @@ def dots(a_ptr, b_ptr, out_ptr, N: tl.constexpr):
 
 
 @triton.jit
+def scaled(a_ptr, scale_ptr, out_ptr, N: tl.constexpr):
+    """A product of fp8 matrices with block scales."""
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    a = tl.load(a_ptr + at).to(tl.float8e4nv)
+    scale = tl.load(scale_ptr + tl.arange(0, N)[:, None] * 2 + tl.arange(0, 2)[None, :])
+    tl.store(out_ptr + at, tl.dot_scaled(a, scale, "e4m3", a, scale, "e4m3"))
+
+
+@triton.jit
 def pipelined(a_ptr, b_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     """A product over K in a loop that the compiler pipelines."""
     rows, columns, depth = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)

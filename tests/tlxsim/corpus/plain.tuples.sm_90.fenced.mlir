@@ -1,5 +1,5 @@
 #blocked = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
-#loc = loc("corpus/plain.py":244:1)
+#loc = loc("corpus/plain.py":253:1)
 #loc7 = loc("pair.0"(#loc))
 #loc8 = loc("out_ptr"(#loc))
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shared = 0 : i32, ttg.target = "cuda:90", ttg.tensor_memory_size = 0 : i32, "ttg.threads-per-warp" = 32 : i32, "ttg.total-num-warps" = 4 : i32, "ttng.two-ctas" = false} {
@@ -17,11 +17,11 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.shar
   } loc(#loc)
 } loc(#loc)
 #loc1 = loc(unknown)
-#loc2 = loc("corpus/plain.py":247:10)
-#loc3 = loc("corpus/plain.py":248:17)
-#loc4 = loc("corpus/plain.py":248:9)
-#loc5 = loc("corpus/plain.py":251:14)
-#loc6 = loc("corpus/plain.py":251:5)
+#loc2 = loc("corpus/plain.py":256:10)
+#loc3 = loc("corpus/plain.py":257:17)
+#loc4 = loc("corpus/plain.py":257:9)
+#loc5 = loc("corpus/plain.py":260:14)
+#loc6 = loc("corpus/plain.py":260:5)
 #loc9 = loc("at"(#loc2))
 #loc10 = loc("x"(#loc3))
 #loc11 = loc("x"(#loc4))
