@@ -76,7 +76,8 @@ class Ir:
     default_registers: int
 
 
-_KNOWN: dict[tuple, Ir] = {}
+_KNOWN: dict[tuple, Ir] = {}  # the latest MOST_KNOWN
+MOST_KNOWN = 256
 
 
 class Pending:
@@ -85,10 +86,13 @@ class Pending:
     def __init__(self, source: Source, level: str):
         self._source, self._level = source, level
         self._key = (*source.key, level)
-        self._child = None if self._key in _KNOWN else child.Child(lambda: _made(source, level))
+        self._ir = _KNOWN.get(self._key)
+        self._child = None if self._ir else child.Child(lambda: _made(source, level))
 
     def result(self, echo: bool = False) -> Ir:
         """Raises as `compile_ir` does; `echo` prints what the kernel prints while it is compiled."""
+        if self._child is None:
+            return self._ir
         if self._key not in _KNOWN:
             try:
                 with explained(self._source, self._level):
@@ -98,6 +102,8 @@ class Pending:
                     print(self._child.stdout, end="")
             if left_out := stack.current().left_out(self._child.stderr):
                 raise Unsupported(f"{self._source.fn.__name__}: this Triton leaves out {', '.join(left_out)}")
+            if len(_KNOWN) >= MOST_KNOWN:
+                _KNOWN.pop(next(iter(_KNOWN)))
             _KNOWN[self._key] = Ir(parse(text), text, default_registers)
         return _KNOWN[self._key]
 
@@ -154,6 +160,8 @@ def specialize(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
     from triton.compiler import make_backend
     from triton.runtime.jit import compute_cache_key, create_function_from_signature
 
+    if fn.is_gluon():
+        raise Unsupported(f"{fn.__name__} is written in Gluon, which tlxsim does not compile yet")
     target = GPUTarget("cuda", stack.arch_number(arch), 32)
     backend = make_backend(target)
     call = inspect.BoundArguments(fn.signature, dict(bound))

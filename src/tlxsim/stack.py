@@ -188,10 +188,13 @@ def hooked(launch: Callable[[Any, Any, tuple, dict[str, Any]], Any], arch: str) 
     The active driver is a `FakeDriver`; an autotuned kernel takes the first configuration that its pruning leaves, and
     `kernel.warmup` launches nothing.
     """
+    from triton import knobs
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
+    if knobs.runtime.interpret:
+        raise RuntimeError("TRITON_INTERPRET is set: kernels are then no kernels that could be compiled; unset it")
     original, tune = JITFunction.run, Autotuner.run
     active = True
 

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 import triton.language.extra.tlx as tlx
 from corpus import cases
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tlxsim import child, frontend, ir, stack
@@ -317,6 +319,55 @@ class TestHooked:
         kernel[(1,)](1)
         assert calls == [(1,)]
         assert before is not wrapper
+
+
+WITHOUT_PLUGIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import plain, torch
+from tlxsim import frontend, stack
+from tlxsim.budget import start_budget
+x = torch.zeros(64, 64)
+launch = frontend.bind(plain.dots, (x.half(), x.half(), x, 64), {})
+lengths = [len(frontend.compile_ir(plain.dots, *launch, "sm_90", level).text) for level in frontend.LEVELS]
+print(stack.current().name, min(lengths) > 1000, start_budget(plain.dots, *launch, "sm_90").result().shared > 0)
+print("utlx_plugin" in sys.modules)
+"""
+
+
+NO_PLUGIN = dict(UTLX_NO_AUTOREGISTER="1", TRITON_PLUGIN_PATHS="")
+
+
+@pytest.mark.parametrize(("environment", "name"), [({}, "utlx"), (NO_PLUGIN, "triton")])
+def test_plain_kernels_need_no_plugin(environment, name):
+    command = [sys.executable, "-c", WITHOUT_PLUGIN, str(cases.FOLDER)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [name, "True", "True", "False"]
+
+
+def test_the_interpreter_is_no_place_for_kernels(monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set"), stack.hooked(lambda *launch: None, "sm_90"):
+        pass
+
+
+@gluon.jit
+def in_gluon(x_ptr):
+    gl.store(x_ptr, 1.0)
+
+
+def test_gluon_is_refused():
+    with pytest.raises(Unsupported, match="in_gluon is written in Gluon"):
+        compiled(in_gluon, x32())
+
+
+def test_only_the_latest_are_kept(monkeypatch):
+    monkeypatch.setattr(frontend, "MOST_KNOWN", 1)
+    monkeypatch.setattr(frontend, "_KNOWN", {})
+    first = compiled(kernel, x32(), 7, x32())
+    assert compiled(kernel, x32(), 7, x32()).module is first.module
+    compiled(kernel, x32(), 7, x32(), N=16)
+    assert compiled(kernel, x32(), 7, x32()).module is not first.module
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "hopper"])
