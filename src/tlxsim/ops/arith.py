@@ -1,7 +1,7 @@
 """Arithmetic of integers and floats, comparisons, selection, constants.
 
-Integers wrap around in two's complement; shifts by the width or more, division by zero and INT_MIN / -1 give what the GPU's
-instructions give. Floats of 16 bits are computed in fp32 and rounded, which is exact for one operation.
+Integers wrap around in two's complement; shifts by the width or more, and division by zero (all ones, as for the remainder),
+give what the GPU's instructions give. Floats of 16 bits are computed in fp32 and rounded, which is exact for one operation.
 """
 
 from __future__ import annotations
@@ -56,19 +56,22 @@ def _divided(x: int, y: int) -> int:
 
 
 def _remainder(x: int, y: int) -> int:
-    return x - _divided(x, y) * y if y else x
+    return x - _divided(x, y) * y if y else -1
 
 
 def _arrays_divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     quotient = a // b
     if a.dtype.kind == "i":
         quotient += (quotient * b != a) & ((a ^ b) < 0)  # numpy rounds down
-    return quotient if np.all(b) else np.where(b == 0, np.array(-1).astype(quotient.dtype), quotient)
+    return _all_ones_by_zero(quotient, b)
 
 
 def _arrays_remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    found = np.fmod(a, b)
-    return found if np.all(b) else np.where(b == 0, a, found)
+    return _all_ones_by_zero(np.fmod(a, b), b)
+
+
+def _all_ones_by_zero(found: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return found if np.all(b) else np.where(b == 0, np.array(-1).astype(found.dtype), found)
 
 
 def _shifted_left(x: int, n: int, width: int) -> int:
@@ -194,12 +197,12 @@ def minimum(a: Any, b: Any) -> Any:
 
 _FLOATS = {
     "arith.addf": operator.add, "arith.subf": operator.sub, "arith.mulf": operator.mul, "arith.divf": operator.truediv,
-    "arith.remf": np.fmod, "arith.maxnumf": maxnum, "arith.minnumf": minnum, "arith.maximumf": maximum,
+    "arith.maxnumf": maxnum, "arith.minnumf": minnum, "arith.maximumf": maximum,
     "arith.minimumf": minimum, "tt.precise_divf": operator.truediv,
 }  # fmt: skip
 
 
-@pure("arith.addf arith.subf arith.mulf arith.divf arith.remf arith.maxnumf arith.minnumf arith.maximumf arith.minimumf "
+@pure("arith.addf arith.subf arith.mulf arith.divf arith.maxnumf arith.minnumf arith.maximumf arith.minimumf "
       "tt.precise_divf", f"%a, %b{FAST}", attributes=HINTS)  # fmt: skip
 def _floats(op, m):
     return apply(op, op.operands, _FLOATS[op.name])

@@ -1,8 +1,8 @@
 """Conversions between types, as the GPU's `cvt` makes them.
 
-Float to integer rounds to zero and saturates (i8 by way of 16 bits, as the compiler does it); NaN becomes 0, in 64 bits the
-integer with only the top bit set. Float to a smaller float rounds once, to nearest even or to zero as the operation says,
-and fp8 saturates to its largest finite number.
+Float to integer rounds to zero and saturates (i8 by way of 16 bits, as the compiler does it); NaN becomes 0, or with 64 bits
+on either side the integer whose top bit alone is set. Float to a smaller float rounds once, to nearest even or to zero as
+the operation says, and fp8 saturates to its largest finite number.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     found = np.where(inside, x, 0).astype(dtype)
     found = np.where(x >= top, np.array(limits.max, dtype), found)
     found = np.where(x <= (-top if signed else -1), np.array(limits.min, dtype), found)
-    of_nan = 0 if width < 64 else 1 << 63
+    of_nan = 0 if width < 64 and x.dtype != _F64 else 1 << (width - 1)
     return np.where(np.isnan(x), np.array(of_nan, np.uint64).astype(dtype), found)
 
 

@@ -44,6 +44,11 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     return np.where(even, pattern + toward, pattern).view(np.float64).astype(dtype)[()]
 
 
+def remainder(a: Any, b: Any) -> Any:
+    """As the compiler computes it, which is inexact where a / b has more bits than the type."""
+    return np.where(np.isinf(b), a, fma(-np.trunc(a / b), b, a))[()]
+
+
 def _rounded_half_away(x: Any) -> Any:
     whole = np.trunc(x)
     return whole + np.copysign((np.abs(x - whole) >= 0.5).astype(x.dtype), x)
@@ -74,6 +79,14 @@ def _keeping(op: Any, function: Function) -> Function:
 @pure("math.fma", f"%a, %b, %c{FAST}", attributes=HINTS)
 def _fma(op, m):
     return apply(op, op.operands, fma)
+
+
+@pure("arith.remf", f"%a, %b{FAST}", attributes=HINTS)
+def _remainder(op, m):
+    dtype = op.types[0].dtype
+    if dtype.itemsize > 2:
+        return apply(op, op.operands, remainder)
+    return apply(op, op.operands, lambda a, b: remainder(a.astype(np.float32), b.astype(np.float32)).astype(dtype))
 
 
 @pure("math.atan2 math.powf math.copysign", f"%a, %b{FAST}", attributes=HINTS)
