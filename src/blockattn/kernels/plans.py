@@ -3,8 +3,8 @@
 A plan is a fixed function of those, never tuned at run time, so that two processes give the same bits. On Hopper and
 data-centre Blackwell (compute capability 9 and 10) products are wgmma and tcgen05, whose operands lie in shared memory; on
 the other GPUs they are mma, whose operands take registers too, so the same block needs smaller steps there. The tables hold
-the exceptions to the usual plan, a whole tile at once. `blockattn.kernels.compile` shows that each plan fits:
-no spills, and no more shared memory than the chip has (99 KB on sm_86, sm_89 and sm_120).
+the exceptions to the usual plan, a whole tile at once. `blockattn.kernels.compile` shows that each plan fits: no more shared
+memory than the chip has (99 KB on sm_86, sm_89 and sm_120), and no spills but those that its `EXPLAINED` lists.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WGMMA_FORWARD: _Table = {
     (128, 256): Plan(64, 128, 4),
 }
 _WGMMA_BACKWARD: _Table = {
-    # 96 registers let five programs share an SM instead of four, for which ptxas spills a few bytes (compile.EXPLAINED).
+    # 96 registers let five programs share an SM instead of four, for which ptxas spills a few bytes.
     (64, 64): Plan(64, 64, 4, registers=96),
     (16, 128): Plan(16, 128, 2, registers=168),
     (32, 128): Plan(32, 128, 2, registers=168),
