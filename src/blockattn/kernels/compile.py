@@ -39,8 +39,8 @@ TRITON_TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "f
 
 
 # Spilled bytes that are taken on purpose, by architecture, direction, whether rotary, block, head dim and whether heads are
-# grouped: ptxas is held to a number of registers that lets one program more share an SM, which was measured to be faster, and
-# keeps a few addresses in local memory for that (at most so many bytes a thread, by the flags).
+# grouped: ptxas is held to a number of registers that lets one program more share an SM, which was measured to be faster,
+# and keeps a few addresses in local memory for that (at most so many bytes a thread, by the flags).
 EXPLAINED = {
     ("sm_90", "backward", False, 64, 64, False): 24,
     ("sm_90", "backward", True, 64, 64, False): 8,
