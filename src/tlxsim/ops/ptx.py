@@ -30,6 +30,7 @@ _TYPES = {
     "b64": np.uint64,
 }  # fmt: skip
 _SUFFIX = re.compile(r"(f64|f32|f16|bf16|e4m3|e5m2|[sub](?:8|16|32|64))(x2|x4)?")
+_NUMBER = re.compile(r"0[fF][0-9a-fA-F]{8}|-?(?:0[xX][0-9a-fA-F]+|\d+(?:\.\d*)?)")
 Registers = dict[str, np.ndarray]
 
 
@@ -49,10 +50,12 @@ def _inline(op, m):
     found = re.fullmatch(rf'"((?:[^"\\]|\\.)*)"((?: |, |{VALUE})*)', op.text.strip(), re.DOTALL)
     if found is None:
         raise refuse(op, "this form of it is not modelled")
-    program = [_step(one, op) for one in _parse(_unescaped(found[1]), op)]
+    instructions = _parse(_unescaped(found[1]), op)
+    program = [_step(one, op) for one in instructions]
     inputs, pack = re.findall(VALUE, found[2]), integer(op, "packed_element")
+    kinds, made = op.types, op.result_types
     _check_constraints(op, pack)
-    kinds, made = op.types[: len(inputs)], op.result_types
+    _check_sources(instructions, op, pack)
 
     def step(env: dict, task: Any) -> None:
         registers: Registers = {}
@@ -83,6 +86,20 @@ def _check_constraints(op: Any, pack: int) -> None:
     plain = all(re.fullmatch(r"=?&?[hrlfd]", part.strip()) for part in parts)
     if not plain or len(parts) != results + operands or [part.strip()[0] == "=" for part in parts].count(True) != results:
         raise refuse(op, f"the constraints {','.join(parts)} are not modelled for these operands")
+
+
+def _check_sources(instructions: list[Instruction], op: Any, pack: int) -> None:
+    """Every source is an operand, a number, or has been written before; results are written in the end."""
+    first, last = (sum(_count(kind.dtype, pack) for kind in kinds) for kinds in (op.result_types, op.types))
+    known = {f"${n}" for n in range(first, first + last)}
+    for one in instructions:
+        targets, *sources = one.operands
+        for name in (name for group in sources for name in group):
+            if name not in known and not _NUMBER.fullmatch(name):
+                raise refuse(op, f"the source {name} of the instruction `{one.text}` is not modelled")
+        known.update(targets)
+    if not known.issuperset(f"${n}" for n in range(first)):
+        raise refuse(op, "assembly that leaves a result unwritten is not modelled")
 
 
 # -- registers -----------------------------------------------------------------------------------------------------------
@@ -158,14 +175,17 @@ def _step(one: Instruction, op: Any) -> Callable[[Registers], None]:
 
 def _value(registers: Registers, name: str, dtype: np.dtype, lanes: int = 1) -> np.ndarray:
     """A source's elements: `[n]`, of an instruction on several lanes `[n, lanes]`."""
-    if name.startswith("0f"):
-        return np.array(int(name[2:], 16), np.uint32).view(dtype)
-    if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)", name):
-        return np.array(int(name, 0) & ((1 << 8 * dtype.itemsize * lanes) - 1), f"u{dtype.itemsize * lanes}").view(dtype)
-    if re.fullmatch(r"-?\d+\.\d*", name):
-        return np.array(float(name), dtype)
-    bits = registers[name].astype(f"u{dtype.itemsize * lanes}", copy=False)
-    return bits.view(dtype) if lanes == 1 else np.ascontiguousarray(bits)[:, None].view(dtype)
+    width = dtype.itemsize * lanes
+    if name not in registers:
+        if name[:2] in ("0f", "0F"):
+            bits = np.array(int(name[2:], 16), np.uint32)
+        elif "." in name:
+            return np.array(float(name), dtype)
+        else:
+            bits = np.array(int(name, 0) & ((1 << 8 * width) - 1), f"u{width}")
+    else:
+        bits = registers[name].astype(f"u{width}", copy=False)
+    return bits.view(dtype) if lanes == 1 else np.ascontiguousarray(bits)[..., None].view(dtype)
 
 
 def _bits(value: np.ndarray, lanes: int = 1) -> np.ndarray:
