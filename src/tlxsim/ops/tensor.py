@@ -98,9 +98,9 @@ def _cat(op, m):
     return apply(op, op.operands, lambda a, b: np.concatenate([a, b]))
 
 
-@pure("ttg.convert_layout", "%x", attributes=HINTS)
+@pure("ttg.convert_layout tlx.require_layout tlx.release_layout", "%x", attributes=HINTS)
 def _layout(op, m):
-    """Layouts of registers are not modelled."""
+    """Layouts, of registers and of buffers, are not modelled."""
     return apply(op, op.operands, lambda x: x)
 
 
@@ -166,6 +166,17 @@ def _program(op, m):
     def step(env: dict, task: Any) -> None:
         program = task.program
         env[result] = (program.pid if own else program.grid)[axis]
+
+    return step
+
+
+@pure("nvg.cluster_id", "", attributes=HINTS)
+def _cluster_rank(op, m):
+    """A launch with clusters of several programs is refused."""
+    (result,) = op.results
+
+    def step(env: dict, task: Any) -> None:
+        env[result] = 0
 
     return step
 
