@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backends import BACKENDS, DTYPES, HAS_GPU, HAS_TRITON, multiplies_in_tf32
-from blockattn import RotaryTable, TileTable, block_attention
+from blockattn import RotaryTable, TileTable, block_attention, block_attention_packed
 from blockattn.testing import Case, compare, make_inputs, run
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -19,6 +19,31 @@ DEVICE = "cuda" if HAS_GPU else "cpu"
 @pytest.fixture(params=BACKENDS)
 def backend(request):
     return request.param
+
+
+FORMS = {
+    "plain": {},
+    "rotary": dict(rotary="token", rotate_v=True, interleaved=False),
+    "packed": dict(packed="flat", rotary="position", starts=True),
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return request.param
+
+
+def in_form(form: str, q, k, v, qkv=None, positions=None, **options):
+    """The form's leaves, q, k and v or one tensor (qkv where given), and attention to them as a function of offsets."""
+    call, inputs = block_attention, [q, k, v]
+    if form != "plain":
+        table = RotaryTable.from_theta(q.shape[2], positions or max(1, len(q)), device=q.device)
+        options |= dict(rotary=table, rotate_v=True)
+    if form == "packed":
+        call, inputs = block_attention_packed, [torch.cat([q, k, v], 1) if qkv is None else qkv]
+        options |= dict(num_heads=q.shape[1], num_kv_heads=k.shape[1])
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    return leaves, lambda offsets, **more: call(*leaves, offsets, **options, **more)
 
 
 def assert_right(case: Case, backend: str, device: str, unused: float = torch.nan) -> None:
@@ -75,12 +100,21 @@ def test_repeated_offsets(backend, spans, device):
     assert_right(Case(spans, q_heads=2, kv_heads=2), backend, device)
 
 
-def test_all_empty(backend, device):
+@pytest.mark.parametrize("spans", [(0, 0), ()])
+@pytest.mark.parametrize(
+    ("packed", "rotary"),
+    [("", ""), ("", "token"), ("", "position"), ("flat", ""), ("heads", "token"), ("three", "position")],
+)
+def test_all_empty(backend, spans, packed, rotary, device, monkeypatch):
     """No rows at all: empty outputs, zero-size gradients, no launch (FBGEMM#1187, flash-attention#2421)."""
-    for case in (Case((0, 0)), Case(())):
-        results = run(case, make_inputs(case, device), backend)
-        assert results["o"].shape == results["dq"].shape == (0, 4, 64)
-        assert results["lse"].shape == (0, 4)
+    if backend == "triton":
+        from blockattn.kernels.launch import Launcher
+
+        monkeypatch.setattr(Launcher, "__call__", lambda *_: pytest.fail("launched"))
+    case = Case(spans, packed=packed, rotary=rotary, starts=rotary == "position")
+    results = run(case, make_inputs(case, device), backend)
+    assert results["o"].shape == results["dq"].shape == results["dk"].shape == results["dv"].shape == (0, 4, 64)
+    assert results["lse"].shape == (0, 4)
 
 
 def test_first_offset(backend, device):
@@ -90,53 +124,55 @@ def test_first_offset(backend, device):
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_int32_wrap():
-    """Row times stride passes 2³¹ (sglang#20389, fla#1080)."""
+def test_int32_wrap(form):
+    """Row times stride passes 2³¹, in results and gradients too (sglang#20389, fla#1080)."""
     rows = 1048577 + 64
     x = torch.zeros(rows, 16, 128, device="cuda", dtype=torch.bfloat16)
     last = torch.randn(64, 16, 128, device="cuda", dtype=torch.bfloat16)
     x[-64:] = last
-    offsets = torch.tensor([0, rows - 64, rows], device="cuda")
-    small = torch.tensor([0, 64], device="cuda")
 
-    def gradients(value, bounds):
-        leaf = value.detach().requires_grad_()
-        o = block_attention(leaf, leaf, leaf, bounds, backend="triton")
-        (gradient,) = torch.autograd.grad(o, leaf, value)
-        return o.detach()[-64:], gradient[-64:]
+    def last_rows(value, *bounds):
+        leaves, attend = in_form(form, value, value, value, backend="triton")
+        o = attend(torch.tensor(bounds, device="cuda"))
+        return [y[-64:].clone() for y in (o.detach(), *torch.autograd.grad(o, leaves, value))]
 
-    for got, want in zip(gradients(x, offsets), gradients(last, small), strict=True):
+    for got, want in zip(last_rows(x, 0, rows - 64, rows), last_rows(last, 0, 64), strict=True):
         assert got.equal(want)
 
 
 @pytest.mark.parametrize(
     ("offsets", "rows"), [((0, 100, 50, 200), 200), ((5, 64), 40), ((0, 300), 200), ((0, 2**40), 64), ((-5, 64), 64)]
 )
-def test_corrupt_offsets(backend, offsets, rows, device):
+def test_corrupt_offsets(backend, form, offsets, rows, device):
     """An error where contents are checked; else all NaN, and nothing outside is touched (FBGEMM#5879)."""
-    q, k, v = (torch.randn(rows, 2, 16, device=device, requires_grad=True) for _ in range(3))
+    leaves, attend = in_form(form, *torch.randn(3, rows, 2, 16, device=device), backend=backend)
     offsets = torch.tensor(offsets, device=device)
     with pytest.raises(ValueError, match="offsets"):
-        block_attention(q, k, v, offsets, backend=backend, check_offsets=True)
-    o = block_attention(q, k, v, offsets, backend=backend, check_offsets=False)
-    assert all(x.isnan().all() for x in (o, *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))))
+        attend(offsets, check_offsets=True)
+    o = attend(offsets, check_offsets=False)
+    assert all(x.isnan().all() for x in (o, *torch.autograd.grad(o, leaves, torch.ones_like(o))))
     for wrong in (offsets.float(), offsets[None]):
         with pytest.raises(ValueError, match="offsets must"):
-            block_attention(q, k, v, wrong, backend=backend)
+            attend(wrong)
 
 
-def test_fused_buffer_views(backend, device, monkeypatch):
-    """q, k and v as views of one projection are read in place (generative-recommenders#583)."""
-    rows, heads, head_dim = 130, 4, 128
-    buffer = torch.randn(rows, 2048, device=device)
+def test_fused_buffer_views(backend, form, device, monkeypatch):
+    """q, k and v as views of one projection, or packed in one view, are read in place (generative-recommenders#583)."""
+    heads, head_dim, options = 4, 128, dict(block_size=16, backend=backend)
+    buffer = torch.randn(17, 2048, device=device, dtype=torch.float16)
     q, k, v = (buffer[:, i * 512 : (i + 1) * 512].unflatten(1, (heads, head_dim)) for i in range(3))
     assert q.stride() == (2048, 128, 1)
-    offsets = torch.tensor([0, 130], device=device)
-    want = block_attention(q.contiguous(), k.contiguous(), v.contiguous(), offsets, backend=backend)
+    offsets, ones = torch.tensor([0, 17], device=device), torch.ones_like(q, memory_format=torch.contiguous_format)
+    copies, attend = in_form(form, *(x.contiguous() for x in (q, k, v, buffer[:, :1536])), **options)
+    o = attend(offsets)
+    want = o.detach(), *torch.autograd.grad(o, copies, ones)
+    views, attend = in_form(form, q, k, v, buffer[:, :1536], **options)
     if backend == "triton":
         monkeypatch.setattr(torch.Tensor, "contiguous", lambda x: x if x.is_contiguous() else pytest.fail("a copy was made"))
         monkeypatch.setattr(torch.Tensor, "clone", lambda *_: pytest.fail("a copy was made"))
-    assert block_attention(q, k, v, offsets, backend=backend).equal(want)
+    o = attend(offsets)
+    for got, wanted in zip((o, *torch.autograd.grad(o, views, ones)), want, strict=True):
+        assert got.equal(wanted)
 
 
 def test_expanded_grad(backend, device):
@@ -174,12 +210,16 @@ def test_other_device_for_real():
 
 
 def test_gqa_ragged(backend, device):
-    """Eight query heads on two kv heads, and the same bits a hundred times (xformers#1392)."""
+    """Eight query heads on two kv heads (xformers#1392)."""
     assert_right(Case((129,), q_heads=8, kv_heads=2), backend, device)
-    case = Case((129,), q_heads=8, kv_heads=2, head_dim=16)
+
+
+def test_gqa_ragged_repeated(backend, form, device):
+    """The same bits a hundred times."""
+    case = Case((129,), q_heads=8, kv_heads=2, head_dim=16, dtype=torch.float16, **FORMS[form])
     inputs = make_inputs(case, device)
     first = run(case, inputs, backend)
-    for _ in range(100 if HAS_GPU or backend == "torch" else 3):
+    for _ in range(100 if HAS_GPU or backend == "torch" else 1):
         again = run(case, inputs, backend)
         assert all(again[name].equal(first[name]) for name in first)
 
@@ -229,16 +269,19 @@ def test_programs_are_at_most_tiles_times_heads(monkeypatch, device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("sequences", "rows"), [(1024, 1024), (1, 200_000 * 16)])
-def test_many_tiles(sequences, rows):
+def test_many_tiles(form, sequences, rows):
     """65,536 and 200,000 tiles: no dimension of a grid is limited to 65,535."""
-    offsets = torch.arange(0, sequences * rows + 1, rows, device="cuda")
-    q = torch.randn(sequences * rows, 1, 16, device="cuda", dtype=torch.float16, requires_grad=True)
-    o = block_attention(q, q, q, offsets, block_size=16, backend="triton")
-    (dq,) = torch.autograd.grad(o, q, torch.ones_like(o))
-    tail = q.detach()[-48:].requires_grad_()
-    want = block_attention(tail, tail, tail, torch.tensor([0, 48], device="cuda"), block_size=16, backend="triton")
-    assert o[-48:].equal(want)
-    assert dq[-48:].equal(torch.autograd.grad(want, tail, torch.ones_like(want))[0])
+    q = torch.randn(sequences * rows, 1, 16, device="cuda", dtype=torch.float16)
+
+    def last_rows(x, offsets, start):
+        leaves, attend = in_form(form, x, x, x, positions=rows, block_size=16, backend="triton")
+        starts = torch.full((len(offsets) - 1,), start, device="cuda")
+        o = attend(offsets, **({} if form == "plain" else dict(start_positions=starts)))
+        return [y[-48:] for y in (o.detach(), *torch.autograd.grad(o, leaves, torch.ones_like(o)))]
+
+    everywhere = last_rows(q, torch.arange(0, sequences * rows + 1, rows, device="cuda"), 0)
+    alone = last_rows(q[-48:], torch.tensor([0, 48], device="cuda"), rows - 48)
+    assert all(got.equal(want) for got, want in zip(everywhere, alone, strict=True))
 
 
 @pytest.mark.gpu
@@ -292,14 +335,19 @@ def test_capacity_padding(backend, device):
     assert_right(Case((100, 64, 0, 0, 0), after=28), backend, device)
 
 
-def test_no_alias(backend, device):
-    """No output shares memory with an input, not even for one row or none (pytorch#134278)."""
-    for rows in (0, 1):
-        q = torch.randn(rows, 2, 16, device=device)
-        o = block_attention(q, q, q, torch.tensor([0, rows], device=device), backend=backend)
-        before = q.clone()
-        o.add_(1)
-        assert q.equal(before)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_no_alias(backend, form, rows, device):
+    """No result shares memory with an input or a gradient, not even for one row or none (pytorch#134278)."""
+    leaves, attend = in_form(form, *torch.randn(3, rows, 2, 16, device=device), backend=backend)
+    o, lse = attend(torch.tensor([0, rows], device=device), return_lse=True)
+    given = [torch.randn_like(o), torch.randn_like(lse)]
+    results = [o.detach(), lse.detach(), *torch.autograd.grad([o, lse], leaves, given)]
+    tensors = [*given, *(x.detach() for x in leaves), *results]
+    before = [x.clone() for x in tensors]
+    for i, x in enumerate(results, len(tensors) - len(results)):
+        x.add_(1)
+        before[i].add_(1)
+        assert all(y.equal(old) for y, old in zip(tensors, before, strict=True))
 
 
 def test_pure_wheel(tmp_path, pytestconfig):
