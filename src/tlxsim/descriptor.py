@@ -29,7 +29,8 @@ class Descriptor:
         base: byte address of its first element.
         shape, strides: in elements.
         block: the shape that a copy moves.
-        fill: what a read gets outside of the tensor.
+        nan_fill: whether a read gets NaN outside of the tensor, and not 0.
+        steps: strides in bytes; fill: that value.
     """
 
     name: str
@@ -41,6 +42,12 @@ class Descriptor:
     dtype: np.dtype
     unsigned: bool = False
     nan_fill: bool = False
+    steps: tuple[int, ...] = dataclasses.field(init=False)
+    fill: Any = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = tuple(stride * self.dtype.itemsize for stride in self.strides)
+        self.fill = self.dtype.type(math.nan if self.nan_fill else 0)
 
     @classmethod
     def from_host(cls, name: str, value: Any, launch: Any) -> Descriptor:
@@ -54,15 +61,6 @@ class Descriptor:
         for message in found.faults():
             launch.add(Finding(Code.ALIGNMENT, message, (), launch.kernel, (0, 0, 0), launch.schedule))
         return found
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Strides in bytes."""
-        return tuple(stride * self.dtype.itemsize for stride in self.strides)
-
-    @property
-    def fill(self) -> Any:
-        return self.dtype.type(math.nan) if self.nan_fill else self.dtype.type(0)
 
     def faults(self) -> list[str]:
         """What TMA would refuse."""

@@ -78,7 +78,7 @@ class Region:
         """Numbers of writers, 0 for none, in granules no larger than an element."""
         if self._writers is None:
             self.granule = min(self.granule, itemsize)
-            self._writers = np.zeros(-(-(self.high - self.base) // self.granule), np.int64)
+            self._writers = np.zeros(-(-(self.high - self.base) // self.granule), np.int32)
         elif itemsize < self.granule:
             self._writers = self._writers.repeat(self.granule // itemsize)
             self.granule = itemsize
