@@ -117,7 +117,7 @@ class Descriptor:
         array = region.box(self.base, self.shape, self.steps, self.dtype)
         array[here] = values if update is None else update(array[here], values)
         address_of = lambda position: int(self._addresses(here)[position])  # noqa: E731
-        self.memory.claim_box(writers[here], address_of, op, task, kind is not None)
+        writers[here] = self.memory.log.written(writers[here], address_of, op, task, kind is not None)
 
     def gather(self, rows: np.ndarray, column: int, op: Any, task: Any) -> np.ndarray:
         """The parts of rows from a column on, `[rows, block's columns]`."""

@@ -2,8 +2,7 @@
 
 Addresses are those of the tensors themselves, so that a kernel works on the caller's memory and no copy is made. A program
 may touch the bytes that some tensor argument's elements span, and nothing else: what lies outside is reported, loads poison
-and is not stored. Programs run one after another; two that write one element without atomics conflict, unless a lock
-orders them (taken by an acquiring `atomic_cas`, handed on by a releasing exchange of the same word).
+and is not stored. Who wrote each element is kept for `write_log`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,16 @@ from __future__ import annotations
 import bisect
 import ctypes
 import dataclasses
+import gc
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from .findings import Code
+from .write_log import WriteLog
 
+MOST_ADOPTED = 1024  # addresses of one operation that are looked up among the live tensors
 ALIGNED = 16  # bytes: a region's arrays begin at a multiple of the widest access
 _DTYPES = {
     "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
@@ -44,16 +46,6 @@ class Argument:
     low: int
     high: int
     itemsize: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Writer:
-    """A store of one program between two of its synchronisations; `epoch` counts those."""
-
-    program: tuple[int, int, int]
-    epoch: int
-    location: Any
-    atomic: bool
 
 
 class Region:
@@ -84,6 +76,13 @@ class Region:
             self.granule = itemsize
         return self._writers
 
+    def take_over(self, other: Region) -> None:
+        """The writers of a region that this one holds."""
+        if other._writers is not None:
+            mine, theirs = self.writers(self.granule), other.writers(self.granule)
+            first = (other.base - self.base) // self.granule
+            mine[first : first + theirs.size] = np.maximum(theirs, mine[first : first + theirs.size])
+
     def box(self, base: int, shape: tuple, strides: tuple, dtype: np.dtype) -> np.ndarray:
         """A strided array over it."""
         return np.ndarray(shape, dtype, self._bytes, base - self.base, strides)
@@ -107,13 +106,7 @@ class GlobalMemory:
         self._regions: list[Region] = []
         self._lows: list[int] = []
         self._kept: list[Any] = []
-        self._writers: list[Writer | None] = [None]
-        self._program: Any = None
-        self._first = 2  # the least number of a writer of the current program
-        self._numbers: dict[tuple, int] = {}
-        self._clock: dict[tuple, int] = {}
-        self._epoch = 1
-        self._locks: dict[int, dict[tuple, int]] = {}
+        self.log = WriteLog(self.nearest)
 
     def add(self, name: str, tensor: Any) -> None:
         """Let programs access a tensor's elements under its argument's name."""
@@ -133,18 +126,33 @@ class GlobalMemory:
         self._span(Argument(name, low, low + nbytes, 1))
         return low
 
+    def adopt(self, addresses: Any) -> None:
+        """Let programs access the tensors at addresses that a kernel has made from integers, as tables of pointers hold.
+
+        They are found among all live tensors; an address that is in none stays out of bounds.
+        """
+        wanted = np.unique(addresses)
+        unknown = [int(address) for address in wanted[:MOST_ADOPTED] if self._region(int(address)) is None]
+        tensors = _live_tensors() if unknown else []
+        for address in unknown:
+            found = [x for x in tensors if x.data_ptr() <= address < x.data_ptr() + x.untyped_storage().nbytes()]
+            if found and self._region(address) is None:
+                tensor = min(found, key=lambda x: (x.data_ptr() != address, -x.numel()))
+                self.add(f"a tensor of shape {tuple(tensor.shape)} that a pointer in memory leads to", tensor)
+
     def _span(self, argument: Argument) -> None:
         self.arguments.append(argument)
         low, high, granule = argument.low, argument.high, argument.itemsize
         if low == high:
             return
-        apart = []
-        for region in self._regions:
-            if region.low < high and low < region.high:
-                low, high, granule = min(low, region.low), max(high, region.high), min(granule, region.granule)
-            else:
-                apart.append(region)
-        self._regions = sorted([*apart, Region(low, high, granule)], key=lambda region: region.low)
+        merged = [region for region in self._regions if region.low < high and low < region.high]
+        low = min([low, *(region.low for region in merged)])
+        high = max([high, *(region.high for region in merged)])
+        made = Region(low, high, min([granule, *(region.granule for region in merged)]))
+        for region in merged:
+            made.take_over(region)
+        apart = [region for region in self._regions if region not in merged]
+        self._regions = sorted([*apart, made], key=lambda region: region.low)
         self._lows = [region.low for region in self._regions]
 
     # -- accesses ----------------------------------------------------------------------------------------------------
@@ -222,6 +230,16 @@ class GlobalMemory:
         old[chosen] = found
         return old
 
+    def _claim(self, region: Region, index: np.ndarray, dtype: np.dtype, op: Any, task: Any, *, atomic: bool) -> None:
+        """Note that the program has written elements."""
+        writers = region.writers(dtype.itemsize)
+        granule = region.granule
+        many = dtype.itemsize // granule
+        if many > 1:
+            index = index[..., None] * many + np.arange(many)
+        address_of = lambda position: region.base + int(index[position]) * granule  # noqa: E731
+        writers[index] = self.log.written(writers.take(index, mode="clip"), address_of, op, task, atomic)
+
     def within(self, low: int, high: int) -> Region | None:
         """The region that holds the bytes [low, high)."""
         region = self._region(low)
@@ -256,7 +274,7 @@ class GlobalMemory:
         if not inside.all():
             self._report_outside(addresses[~inside], addresses.size, size, op, task)
         if not even.all():
-            name, offset, _ = self._nearest(int(addresses[~even][0]))
+            name, offset, _ = self.nearest(int(addresses[~even][0]))
             message = f"{op.name} of {size} bytes at an address in {name} that is no multiple of {size}"
             task.program.report(Code.ALIGNMENT, message, op.loc, details=(f"the first is byte {offset} of {name}",))
         places = []
@@ -265,7 +283,7 @@ class GlobalMemory:
             places.append((region, lanes, (addresses[lanes] - region.base) // size))
         return places
 
-    def _nearest(self, address: int) -> tuple[str, int, int]:
+    def nearest(self, address: int) -> tuple[str, int, int]:
         """The argument nearest to an address, the address's offset in it, and its size; both in bytes."""
         if not self.arguments:
             return "no argument", address, 0
@@ -273,7 +291,7 @@ class GlobalMemory:
         return near.name, address - near.low, near.high - near.low
 
     def _report_outside(self, outside: np.ndarray, lanes: int, size: int, op: Any, task: Any) -> None:
-        name, offset, nbytes = self._nearest(int(outside[0]))
+        name, offset, nbytes = self.nearest(int(outside[0]))
         where = "before the start" if offset < 0 else "past the end"
         message = f"{op.name} of {size}-byte elements {where} of {name}"
         details = (
@@ -282,80 +300,18 @@ class GlobalMemory:
         )
         task.program.report(Code.OUT_OF_BOUNDS, message, op.loc, details=details)
 
-    # -- who wrote what ----------------------------------------------------------------------------------------------
-
-    def claim_box(self, writers: np.ndarray, address_of: Any, op: Any, task: Any, atomic: bool) -> None:
-        """Note that a program has written a box of elements; `address_of(position)` is for messages."""
-        writers[...] = self._checked(writers, address_of, op, task, atomic)
-
-    def _claim(self, region: Region, index: np.ndarray, dtype: np.dtype, op: Any, task: Any, *, atomic: bool) -> None:
-        writers = region.writers(dtype.itemsize)
-        granule = region.granule
-        many = dtype.itemsize // granule
-        if many > 1:
-            index = index[..., None] * many + np.arange(many)
-        address_of = lambda position: region.base + int(index[position]) * granule  # noqa: E731
-        writers[index] = self._checked(writers.take(index, mode="clip"), address_of, op, task, atomic)
-
-    def _checked(self, old: np.ndarray, address_of: Any, op: Any, task: Any, atomic: bool) -> Any:
-        """The new writers of elements whose writers were `old`; conflicts are reported."""
-        if task.program is not self._program:
-            self._enter(task.program)
-        number = self._number(op, task, atomic)
-        if not old.size or not old.max():
-            return number
-        foreign = (old < self._first) & (old != 0)
-        if foreign.any():
-            self._report_conflicts(old, foreign, address_of, op, task, atomic)
-        if atomic:  # a plain store of the same program stays: the next program's atomic conflicts with it
-            return np.where(~foreign & (old & 1 == 0) & (old != 0), old, number)
-        return number
-
-    def _number(self, op: Any, task: Any, atomic: bool) -> int:
-        """The current program's number for a store; odd for atomics."""
-        key = (id(op), self._epoch, atomic)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = 2 * len(self._writers) + atomic
-            self._writers.append(Writer(task.program.pid, self._epoch, op.loc, atomic))
-        return number
-
-    def _enter(self, program: Any) -> None:
-        self._program, self._first, self._epoch = program, 2 * len(self._writers), 1
-        self._numbers.clear()
-        self._clock = {}
-
-    def _report_conflicts(
-        self, old: np.ndarray, foreign: np.ndarray, address_of: Any, op: Any, task: Any, atomic: bool
-    ) -> None:
-        for number in np.unique(old[foreign]):
-            writer = self._writers[number >> 1]
-            if (atomic and writer.atomic) or self._clock.get(writer.program, 0) >= writer.epoch:
-                continue
-            position = tuple(np.argwhere(foreign & (old == number))[0])
-            name, offset, _ = self._nearest(address_of(position))
-            kinds = "with and without atomics" if atomic != writer.atomic else "without atomics"
-            message = f"two programs write the same elements of {name} {kinds}"
-            details = (f"byte {offset:,} of {name}: program {writer.program} first, then program {task.program.pid}",)
-            task.program.report(Code.WRITE_CONFLICT, message, op.loc, (writer.location,), details)
-
-    def synchronise(self, address: int, acquires: bool, releases: bool, task: Any) -> None:
-        """A lock's word is exchanged: who releases it hands on all it has written to whoever acquires it later."""
-        if task.program is not self._program:
-            self._enter(task.program)
-        lock = self._locks.setdefault(address, {})
-        if acquires:
-            for program, epoch in lock.items():
-                self._clock[program] = max(epoch, self._clock.get(program, 0))
-        if releases:
-            lock.update(self._clock)
-            lock[task.program.pid] = self._epoch
-            self._epoch += 1
-
 
 def poison(dtype: np.dtype) -> Any:
     """What a load gets that may not be: ones in every bit, NaN in every float type."""
     return np.full(dtype.itemsize, 1 if dtype.kind == "b" else 0xFF, np.uint8).view(dtype)[0]
+
+
+def _live_tensors() -> list[Any]:
+    import torch
+
+    found = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+    found = [x for x in found if x.layout is torch.strided and x.device.type == "cpu" and x.numel()]
+    return [x for x in found if type(x) in (torch.Tensor, torch.nn.Parameter) and x.data_ptr()]
 
 
 def _turns(index: np.ndarray) -> list[Any]:

@@ -1,58 +1,12 @@
-"""Loads, stores and atomics on the caller's tensors: bounds, types, and who wrote what."""
+"""Loads and stores on the caller's tensors: bounds, types, and tables of pointers."""
 
 import numpy as np
 import pytest
 import torch
 from odd import BF16, same
-from steps import Program, result, run, tensor
+from steps import POINTEES, Program, codes, load, memory_of, pointers, result, run, store, tensor, through
 
-from tlxsim import Code, Unsupported
-from tlxsim.global_memory import GlobalMemory
-from tlxsim.ops.atomics import _KINDS
-
-POINTEES = {
-    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64", torch.int8: "i8",
-    torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.float8_e4m3fn: "f8E4M3FN", torch.float8_e5m2: "f8E5M2",
-    torch.uint8: "i8",
-}  # fmt: skip
-
-
-def memory_of(**tensors: torch.Tensor) -> GlobalMemory:
-    memory = GlobalMemory()
-    for name, one in tensors.items():
-        memory.add(name, one)
-    return memory
-
-
-def pointers(x: torch.Tensor, offsets, element: str = "") -> tuple[str, np.ndarray]:
-    """Addresses of elements of x by offset."""
-    offsets = np.asarray(offsets, np.int64)
-    element = element or POINTEES[x.dtype]
-    return tensor(x.data_ptr() + offsets * x.element_size(), f"!tt.ptr<{element}>")
-
-
-def load(program: Program, p: tuple, mask=None, other=None):
-    kind, addresses = p
-    operands = {"p": p}
-    if mask is not None:
-        operands["m"] = tensor(np.asarray(mask), "i1")
-    if other is not None:
-        element = kind[kind.index("ptr<") + 4 : -2]
-        operands["o"] = tensor(np.broadcast_to(np.asarray(other), addresses.shape), element)
-    return result(f"%r = tt.load {', '.join('%' + n for n in operands)} : {kind}", program, **operands)
-
-
-def store(program: Program, p: tuple, values, mask=None):
-    kind, addresses = p
-    element = kind[kind.index("ptr<") + 4 : -2]
-    operands = {"p": p, "v": tensor(np.broadcast_to(values, addresses.shape), element)}
-    if mask is not None:
-        operands["m"] = tensor(np.asarray(mask), "i1")
-    run(f"tt.store {', '.join('%' + n for n in operands)} : {kind}", program, **operands)
-
-
-def codes(program: Program) -> list[Code]:
-    return [code for code, _ in program.found]
+from tlxsim import Code
 
 
 @pytest.mark.parametrize("dtype", POINTEES)
@@ -201,181 +155,21 @@ def test_misaligned():
     assert codes(program) == [Code.ALIGNMENT]
 
 
-# -- write conflicts -----------------------------------------------------------------------------------------------------
-
-
-class Programs:
-    """Programs of one launch, each made when it is first asked for."""
-
-    def __init__(self, **tensors: torch.Tensor):
-        self.memory, self.known = memory_of(**tensors), {}
-
-    def __getitem__(self, number: int) -> Program:
-        return self.known.setdefault(number, Program(self.memory, (number, 0, 0)))
-
-    @property
-    def found(self) -> list[tuple]:
-        return [pair for program in self.known.values() for pair in program.found]
-
-
-def test_two_programs_write_one_element():
-    x = torch.zeros(16)
-    programs = Programs(x=x)
-    store(programs[0], pointers(x, np.arange(8)), np.float32(1))
-    store(programs[0], pointers(x, np.arange(8)), np.float32(2))  # its own
-    store(programs[1], pointers(x, np.arange(8, 16)), np.float32(3))
-    assert not programs.found
-    store(programs[1], pointers(x, np.arange(7, 9)), np.float32(4))
-    assert programs.found == [(Code.WRITE_CONFLICT, "two programs write the same elements of x without atomics")]
-    assert programs[1].details == ["byte 28 of x: program (0, 0, 0) first, then program (1, 0, 0)"]
-    store(programs[2], pointers(x, [0]), np.float32(4), [False])
-    assert len(programs.found) == 1
-
-
-def test_conflicts_are_of_bytes_of_any_type():
-    x = torch.zeros(4, dtype=torch.int32)
-    programs = Programs(x=x)
-    bytes_of = lambda n: tensor(x.data_ptr() + np.array([n]), "!tt.ptr<i8>")  # noqa: E731
-    store(programs[0], pointers(x, [0]), np.int32(1))
-    store(programs[1], bytes_of(4), np.int8(1))
-    store(programs[2], bytes_of(5), np.int8(1))
-    assert not programs.found
-    store(programs[3], bytes_of(3), np.int8(1))
-    assert len(programs.found) == 1
-    store(programs[4], tensor(x.data_ptr() + np.array([8]), "!tt.ptr<i64>"), np.int64(1))
-    assert len(programs.found) == 1
-    store(programs[5], pointers(x, [3]), np.int32(1))
-    assert len(programs.found) == 2
-
-
-def rmw(program: Program, kind: str, p: tuple, value, mask=None, order="acq_rel"):
-    text, addresses = p
-    scalar = not isinstance(addresses, np.ndarray)
-    element = text[text.index("ptr<") + 4 : -1 if scalar else -2]
-    operands = {"p": p, "v": (element, value) if scalar else tensor(np.asarray(value), element)}
-    if mask is not None:
-        operands["m"] = ("i1", mask) if scalar else tensor(np.asarray(mask), "i1")
-    kinds = ", ".join(kind for kind, _ in operands.values())
-    names = ", ".join("%" + n for n in operands)
-    return result(f"%r = tt.atomic_rmw {kind}, {order}, gpu, {names} : ({kinds}) -> {operands['v'][0]}", program, **operands)
-
-
-def cas(program: Program, address: int, expected: int, value: int, order="acq_rel"):
-    text = f"%r = tt.atomic_cas {order}, gpu, %p, %c, %v : (!tt.ptr<i32>, i32, i32) -> i32"
-    return result(text, program, p=("!tt.ptr<i32>", address), c=("i32", expected), v=("i32", value))
-
-
-def test_atomics_do_not_conflict_with_each_other():
-    x = torch.zeros(4)
-    programs = Programs(x=x)
-    for number in range(3):
-        rmw(programs[number], "fadd", pointers(x, [0, 1]), np.ones(2, np.float32))
-    assert x.tolist() == [3, 3, 0, 0]
-    assert not programs.found
-    store(programs[3], pointers(x, [1]), np.float32(5))
-    assert programs.found == [(Code.WRITE_CONFLICT, "two programs write the same elements of x with and without atomics")]
-
-
-def test_a_plain_store_before_an_own_atomic_is_not_forgotten():
-    x = torch.zeros(2)
-    programs = Programs(x=x)
-    store(programs[0], pointers(x, [0]), np.float32(0))
-    rmw(programs[0], "fadd", pointers(x, [0, 1]), np.ones(2, np.float32))
-    rmw(programs[1], "fadd", pointers(x, [1]), np.ones(1, np.float32))
-    assert not programs.found
-    rmw(programs[1], "fadd", pointers(x, [0]), np.ones(1, np.float32))
-    assert codes(programs[1]) == [Code.WRITE_CONFLICT]
-
-
-@pytest.mark.parametrize(
-    ("taken", "released", "conflicts"), [("acquire", "release", 0), ("relaxed", "release", 2), ("acquire", "relaxed", 2)]
-)
-def test_a_lock_orders_stores(taken, released, conflicts):
-    """What one program writes under a lock the next may write under it; without acquire or release it may not."""
-    lock, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
-    programs = Programs(lock=lock, x=x)
-    for number in range(3):
-        assert cas(programs[number], lock.data_ptr(), 0, 1, taken) == 0
-        store(programs[number], pointers(x, [0, 1]), np.float32(number))
-        assert rmw(programs[number], "exch", ("!tt.ptr<i32>", lock.data_ptr()), 0, order=released) == 1
-    assert len(programs.found) == conflicts
-    store(programs[3], pointers(x, [0]), np.float32(9))  # it holds no lock
-    assert codes(programs[3]) == [Code.WRITE_CONFLICT]
-
-
-def test_a_counter_orders_nothing():
-    count, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
-    programs = Programs(count=count, x=x)
-    for number in range(2):
-        assert rmw(programs[number], "add", ("!tt.ptr<i32>", count.data_ptr()), 1) == number
-        store(programs[number], pointers(x, [0]), np.float32(number))
-        rmw(programs[number], "add", ("!tt.ptr<i32>", count.data_ptr()), 0)
-    assert codes(programs[1]) == [Code.WRITE_CONFLICT]
-
-
-# -- atomics -------------------------------------------------------------------------------------------------------------
-
-UPDATES = {
-    "add": lambda a, b: a + b, "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "max": max,
-    "min": min, "umax": lambda a, b: max(a % 2**32, b % 2**32), "umin": lambda a, b: min(a % 2**32, b % 2**32),
-    "exch": lambda a, b: b,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", UPDATES)
-def test_atomics_lane_by_lane(kind):
-    """Lanes that share an address see each other's updates, one after the other."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.integers(-(2**31), 2**31, 6).astype(np.int32))
-    values = rng.integers(-(2**31), 2**31, 40).astype(np.int32)
-    places, mask = rng.integers(0, 6, 40), rng.random(40) < 0.8
-    expected, olds = x.tolist(), []
-    for place, value, on in zip(places, values.tolist(), mask):
-        olds.append(expected[place] if on else -1)
-        if on:
-            expected[place] = (UPDATES[kind](expected[place], value) + 2**31) % 2**32 - 2**31
-    found = rmw(Program(memory_of(x=x)), kind, pointers(x, places), values, mask)
-    assert x.tolist() == expected
-    assert found.tolist() == olds
-
-
-def test_all_kinds_are_tested():
-    assert set(UPDATES) | {"fadd"} == set(_KINDS)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_atomic_add_of_floats(dtype):
-    x = torch.zeros(2, dtype=dtype)
-    values = np.array([1, 2, 3, 4.5]).astype(load(Program(memory_of(x=x)), pointers(x, [0])).dtype)
-    old = rmw(Program(memory_of(x=x)), "fadd", pointers(x, [0, 1, 0, 0]), values)
-    assert old.astype(float).tolist() == [0, 0, 1, 4]
-    assert x.tolist() == [8.5, 2]
-
-
-def test_compare_and_swap():
-    x = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
-    kind = "tensor<4xi32>"
-    text = f"%r = tt.atomic_cas relaxed, sys, %p, %c, %v : (tensor<4x!tt.ptr<i32>>, {kind}, {kind}) -> {kind}"
-    operands = dict(c=(kind, np.array([1, 9, 3, 9], np.int32)), v=(kind, np.array([10, 20, 30, 40], np.int32)))
-    old = result(text, Program(memory_of(x=x)), p=pointers(x, np.arange(4)), **operands)
-    assert old.tolist() == [1, 2, 3, 4]
-    assert x.tolist() == [10, 2, 30, 4]
-
-
-def test_atomics_out_of_bounds():
-    x = torch.zeros(2, dtype=torch.int32)
+def test_tables_of_pointers():
+    """A tensor that is no argument may be reached through an address in memory, and through nothing else."""
+    x, far = torch.zeros(4), torch.arange(8.0)
     program = Program(memory_of(x=x))
-    old = rmw(program, "add", pointers(x, [1, 2]), np.array([5, 6], np.int32))
-    assert old.tolist() == [0, -1]
-    assert x.tolist() == [0, 5]
-    assert codes(program) == [Code.OUT_OF_BOUNDS]
-    assert rmw(program, "add", ("!tt.ptr<i32>", 0), 1, mask=False) == -1
-    assert len(program.found) == 1
-
-
-def test_other_atomics_are_refused():
-    x = torch.zeros(2)
-    with pytest.raises(Unsupported, match="the atomic and of float32"):
-        rmw(Program(memory_of(x=x)), "and", pointers(x, [0]), np.ones(1, np.float32))
-    with pytest.raises(Unsupported, match="the order seq_cst"):
-        rmw(Program(memory_of(x=x)), "fadd", pointers(x, [0]), np.ones(1, np.float32), order="seq_cst")
+    assert through(program, far.data_ptr()) == 0
+    assert through(program, far.data_ptr() + 28) == 7
+    assert not program.found
+    through(program, far.data_ptr() + 32)
+    assert "past the end of a tensor of shape (8,)" in program.found[0][1]
+    other = torch.zeros(4)
+    load(program, pointers(other, [0]))
+    assert codes(program) == [Code.OUT_OF_BOUNDS] * 2
+    table = torch.tensor([far.data_ptr(), other.data_ptr()])
+    program = Program(memory_of(table=table))
+    kind = "tensor<2x!tt.ptr<!tt.ptr<f32>>>"
+    text = f"%q = tt.load %p : {kind}\n%r = tt.load %q : tensor<2x!tt.ptr<f32>>"
+    same(result(text, program, p=(kind, table.data_ptr() + 8 * np.arange(2))), np.zeros(2, np.float32))
+    assert not program.found

@@ -51,7 +51,7 @@ def _atomic(op: Any, m: dict, dtype: np.dtype, update: Any, values: tuple, mask:
         memory, at = task.program.memory, env[address]
         lanes = None if mask is None else env[mask]
         if locks and (lanes is None or lanes):
-            memory.synchronise(at, acquires, releases, task)
+            memory.log.synchronise(at, acquires, releases, task)
         old = memory.atomic(at, update, tuple(env[name] for name in names), dtype, lanes, op, task)
         for result in results:
             env[result] = old

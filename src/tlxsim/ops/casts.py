@@ -181,11 +181,3 @@ def _bitcast(op, m):
     if old.itemsize != new.itemsize:
         raise refuse(op, f"a bitcast of {old} to {new} is not modelled")
     return apply(op, op.operands, _for(source, lambda x: x.view(new), old, new))
-
-
-@pure("tt.ptr_to_int tt.int_to_ptr", "%a", attributes=HINTS)
-def _pointer(op, m):
-    """Addresses are integers."""
-    if op.types[0].dtype != op.result_types[0].dtype:
-        raise refuse(op, "an address in other than 64 bits is not modelled")
-    return apply(op, op.operands, lambda x: x)
