@@ -40,9 +40,15 @@ class Event:
 
 
 class Completions:
-    """The completed phases of a barrier, the latest of them with their clocks."""
+    """The completed phases of a barrier, the latest of them with their clocks.
 
-    def __init__(self) -> None:
+    Args:
+        cumulative: whoever sees a phase sees the phases before it too. True of an mbarrier, whose arrivals are
+            read-modify-writes of one word; a named barrier orders only the threads that meet in a phase.
+    """
+
+    def __init__(self, cumulative: bool) -> None:
+        self._cumulative = cumulative
         self.done = 0  # phases completed
         self.past: collections.deque[Phase] = collections.deque(maxlen=HISTORY)
         self.current = Phase()
@@ -57,10 +63,11 @@ class Completions:
         join(self.current.fenced, fenced)
 
     def complete(self) -> None:
-        # Arrivals are read-modify-writes of one word: whoever sees a phase sees the phases before it too.
-        join(self._clock, self.current.clock)
-        join(self._fenced, self.current.fenced)
-        self.past.append(Phase(self.current.arrivals, dict(self._clock), dict(self._fenced)))
+        if self._cumulative:
+            join(self._clock, self.current.clock)
+            join(self._fenced, self.current.fenced)
+            self.current.clock, self.current.fenced = dict(self._clock), dict(self._fenced)
+        self.past.append(self.current)
         self.current = Phase()
         self.done += 1
 
@@ -87,8 +94,9 @@ class MBarrier:
     def __init__(self, name: str, count: int, location: Any):
         self.name, self.count, self.location = name, count, location
         self.pending, self.bytes = count, 0
-        self.phases = Completions()
+        self.phases = Completions(cumulative=True)
         self.issued: list[Copy] = []  # copies of this phase that have not completed
+        self.waits: list[Passed] = []  # waits for the last completed phase
         self.events: collections.deque[Event] = collections.deque(maxlen=8)
 
     @property
@@ -116,6 +124,17 @@ class MBarrier:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Passed:
+    """A wait for a phase that has passed: the next phase may complete only when that is ordered after it."""
+
+    phase: int
+    agent: int
+    epoch: int
+    actor: str
+    location: Any
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Copy:
     """Bytes on their way that will complete on a phase of a barrier."""
 
@@ -130,7 +149,7 @@ class NamedBarrier:
 
     def __init__(self, number: int, threads: int):
         self.number, self.threads, self.arrived = number, threads, 0
-        self.phases = Completions()
+        self.phases = Completions(cumulative=False)
         self.events: collections.deque[Event] = collections.deque(maxlen=8)
 
     @property

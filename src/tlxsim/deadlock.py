@@ -19,7 +19,8 @@ def explain(program: Program) -> None:
     missing = _missing_bytes(root)
     if missing:
         barrier = root.wait.barrier
-        message = f"{barrier.name} expects {missing} bytes more than the copies of phase {barrier.phase} bring"
+        than = f"{missing} bytes more than" if missing > 0 else f"{-missing} bytes less than"
+        message = f"{barrier.name} expects {than} the copies of phase {barrier.phase} bring"
         program.report(Code.BYTES, message, root.location, details=_events(barrier))
     details = [line for task in program.tasks for line in _state(program, task)]
     program.report(Code.DEADLOCK, f"no task can go on: {reason}", root.location, details=tuple(details))
@@ -33,7 +34,7 @@ def _root(program: Program, blocked: list[Task]) -> tuple[Task, str]:
         if isinstance(barrier, MBarrier):
             missing = _missing_bytes(task)
             if missing:
-                return task, f"{barrier.name} still expects {missing} bytes, and no copy to it is in flight"
+                return task, f"{barrier.name} misses {missing} bytes, and no copy to it is in flight"
             sites = program.launch.arrive_sites(barrier.name.split("[")[0])
             if not sites:
                 return task, f"nothing in the kernel ever arrives on {barrier.name}"
@@ -68,9 +69,9 @@ def _cycle(waits_for: dict[Task, list[Task]]) -> list[Task]:
 
 
 def _missing_bytes(task: Task) -> int:
-    """Transaction bytes that a barrier still expects although nothing that could bring them is in flight."""
+    """Transaction bytes that a barrier still expects although nothing that could bring them is in flight, or has too many of."""
     barrier = task.wait.barrier if task.wait else None
-    if not isinstance(barrier, MBarrier) or barrier.pending or barrier.bytes <= 0:
+    if not isinstance(barrier, MBarrier) or barrier.pending:
         return 0
     return barrier.bytes
 

@@ -45,6 +45,7 @@ class Code(enum.Enum):
     BARRIER_USE = ("TLX016", "barrier use", "initialise each mbarrier once, before any task uses it")
     EARLY_USE = ("TLX017", "early use", "call tlx.async_dot_wait before the result is used")
     ASSERT = ("TLX018", "device assert", "look at the condition")
+    LATE_WAIT = ("TLX020", "late wait", "let whoever completes the next phase wait for this task first")
     COMPILE = ("TLX019", "compile", "the compiler refuses the kernel for this GPU: read its message")
 
     def __init__(self, number: str, title: str, advice: str):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import numpy as np
+
 from ..tasks import Task, Wait
 from .registry import blocking, pure, refuse
 from .sync import arrive, barrier_of
@@ -34,7 +36,8 @@ def _copy(op, m):
 
         task.tick()
         program.fly(f"cp.async {view.name}", effect, task, op.loc, queue, epoch)
-        program.launched(queue.agent, epoch, f"{access.actor} into {view.name}", op.loc)
+        if mask is None or np.any(mask):
+            program.launched(queue.agent, epoch, f"{access.actor} into {view.name}", op.loc)
         for token in op.results:
             env[token] = None
 

@@ -23,8 +23,9 @@ TF32_BITS = np.uint32(0xFFFFE000)  # what tensor cores read of an fp32
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Pending:
-    """The result of a wgmma in flight."""
+    """The result of a wgmma in flight, the epoch-th of its task."""
 
+    epoch: int
     array: np.ndarray | None = None
 
 
@@ -57,9 +58,10 @@ def _wgmma(op, m):
         yield None
         a, b, c = env[m["a"]], env[m["b"]], env[m["c"]]
         adds = m["use"] is None or bool(env[m["use"]])
-        queue, pending = task.queue("wgmma"), Pending()
+        queue = task.queue("wgmma")
         queue.issued += 1
         epoch = queue.issued
+        pending = Pending(epoch)
         access = task.issue(queue.agent, epoch, "wgmma", op.loc)
         for x, name in ((a, "operand A"), (b, "operand B")):
             if isinstance(x, View):
@@ -93,7 +95,7 @@ def _wgmma_wait(op, m):
             task.clock[queue.agent] = need
         for name, result in zip(m["inputs"], op.results):
             value = env[name]
-            env[result] = value.array if isinstance(value, Pending) and value.array is not None else value
+            env[result] = value.array if isinstance(value, Pending) and value.epoch <= need else value
         task.program.mark("wait async_dot", "wait", since, task, op.loc)
 
     return step

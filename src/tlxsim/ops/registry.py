@@ -15,6 +15,7 @@ from typing import Any
 from ..findings import Unsupported
 
 VALUE = r"%[\w.$-]+(?:#\d+)?"
+HINT = "tt.divisibility_arg"  # what a loop's arguments are multiples of; no value depends on it
 Step = Callable[[dict, Any], Any]
 
 
@@ -56,7 +57,7 @@ def build(op: Any) -> tuple[bool, Step]:
     definition = DEFINITIONS.get(op.name)
     if definition is None:
         raise refuse(op, "tlxsim does not model this operation")
-    unknown = set(op.attributes) - definition.attributes
+    unknown = {key for key in op.attributes if not key.startswith(HINT)} - definition.attributes
     if unknown:
         raise refuse(op, f"tlxsim does not model its attribute {', '.join(sorted(unknown))}")
     captures: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from ..barriers import Completions, Copy, Event, MBarrier, NamedBarrier
+from ..barriers import Completions, Copy, Event, MBarrier, NamedBarrier, Passed
 from ..clocks import join
 from ..findings import Code
 from ..memory import Access, View
@@ -79,6 +79,8 @@ def acquire(barrier: MBarrier, parity: int, op: Any, task: Task) -> None:
     if phase is not None:
         join(task.clock, phase.clock)
         join(task.fenced, phase.fenced)
+    if promised == last:
+        barrier.waits.append(Passed(promised, task.agent, task.epoch, task.name, op.loc))
 
 
 def arrive(barrier: MBarrier, count: int, access: Access, task: Task, what: str) -> None:
@@ -91,16 +93,37 @@ def arrive(barrier: MBarrier, count: int, access: Access, task: Task, what: str)
         )
         others = tuple(str(event) for event in list(barrier.events)[-4:-1])
         raise task.program.stop(Code.OVER_ARRIVAL, message, access.location, details=others)
+    if barrier.phases.known(access.agent, access.clock) < barrier.phase - 1:
+        message = (
+            f"{access.actor} may arrive on {barrier.name} in phase {barrier.phase - 1} already, which it is not ordered "
+            f"after; in this run it arrives in phase {barrier.phase}"
+        )
+        others = tuple(str(event) for event in list(barrier.events)[-4:-1])
+        task.program.report(Code.OVER_ARRIVAL, message, access.location, details=others)
     barrier.pending -= count
     barrier.phases.add(access.agent, access.epoch, access.clock, access.fenced)
     settle(barrier, task)
 
 
 def settle(barrier: MBarrier, task: Task) -> None:
-    """Complete the phase if it can be; a copy that is still on its way to it has not been expected."""
+    """Complete the phase if it can be; a copy that is still on its way to it has not been expected.
+
+    Whoever waited for the phase before must be known to have passed: once this one is complete, its wait would not end.
+    """
     number = barrier.phase
     if not barrier.settle():
         return
+    clock = barrier.phases.past[-1].clock
+    for wait in barrier.waits:
+        if clock.get(wait.agent, 0) < wait.epoch:
+            message = (
+                f"{wait.actor} waits for phase {wait.phase} of {barrier.name}, and nothing orders phase {number} after that "
+                "wait: if it completes first, the wait does not end"
+            )
+            last = barrier.events[-1]
+            details = (f"phase {number} is completed by {last}",)
+            task.program.report(Code.LATE_WAIT, message, wait.location, (last.location,), details)
+    barrier.waits.clear()
     for copy in [copy for copy in barrier.issued if copy.phase == number]:
         message = (
             f"phase {number} of {barrier.name} completes while {copy.nbytes} bytes of {copy.actor} are on their way to it: "
