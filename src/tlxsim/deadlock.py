@@ -69,7 +69,7 @@ def _cycle(waits_for: dict[Task, list[Task]]) -> list[Task]:
 
 
 def _missing_bytes(task: Task) -> int:
-    """Transaction bytes that a barrier still expects although nothing that could bring them is in flight, or has too many of."""
+    """Transaction bytes that a barrier still expects, or has too many of, although nothing that brings any is in flight."""
     barrier = task.wait.barrier if task.wait else None
     if not isinstance(barrier, MBarrier) or barrier.pending:
         return 0
