@@ -6,7 +6,7 @@ from verdicts import RIGHT, cases, check, right_or, wrong
 
 from tlxsim.findings import Code
 
-DEADLOCK, RACE, EARLY_WAIT, UNINITIALISED = Code.DEADLOCK, Code.RACE, Code.EARLY_WAIT, Code.UNINITIALISED
+DEADLOCK, RACE, UNINITIALISED = Code.DEADLOCK, Code.RACE, Code.UNINITIALISED
 
 
 def predicates(LAST_WAIT, LAST_LOAD):
@@ -29,7 +29,7 @@ def reductions(ADDS):
 
 
 def while_rings(NB, LATE):
-    return wrong(one_of=(RACE, EARLY_WAIT, DEADLOCK), may=(UNINITIALISED,)) if LATE else RIGHT
+    return wrong(one_of=(RACE, Code.EARLY_WAIT, Code.LATE_WAIT, DEADLOCK), may=(UNINITIALISED,)) if LATE else RIGHT
 
 
 def captures(FULL_WAIT):

@@ -7,17 +7,17 @@ from verdicts import RIGHT, cases, check, right_or, wrong
 from tlxsim.findings import Code
 
 DEADLOCK, RACE, EARLY_WAIT, UNINITIALISED = Code.DEADLOCK, Code.RACE, Code.EARLY_WAIT, Code.UNINITIALISED
-OVER_ARRIVAL, NAMED_BARRIER, PENDING = Code.OVER_ARRIVAL, Code.NAMED_BARRIER, Code.PENDING
-OUT_OF_STEP = (RACE, EARLY_WAIT, DEADLOCK)  # which of them shows depends on who is faster
+OVER_ARRIVAL, NAMED_BARRIER, PENDING, LATE_WAIT = Code.OVER_ARRIVAL, Code.NAMED_BARRIER, Code.PENDING, Code.LATE_WAIT
+OUT_OF_STEP = (RACE, EARLY_WAIT, LATE_WAIT, DEADLOCK)  # which of them shows depends on who is faster
 
 
 def handoff(FULL_ARRIVE, FULL_WAIT, EMPTY_ARRIVE, EMPTY_WAIT):
     stuck = (FULL_WAIT and not FULL_ARRIVE) or (EMPTY_WAIT and not EMPTY_ARRIVE)
     if stuck:
-        return wrong(DEADLOCK, may=(RACE, UNINITIALISED, EARLY_WAIT))
+        return wrong(DEADLOCK, may=(RACE, UNINITIALISED, EARLY_WAIT, LATE_WAIT))
     if FULL_WAIT and EMPTY_WAIT:
         return RIGHT
-    return wrong(one_of=(RACE,), may=(UNINITIALISED, EARLY_WAIT, DEADLOCK))
+    return wrong(RACE, may=(UNINITIALISED, *OUT_OF_STEP))
 
 
 def phases(PRODUCER_PHASE, PRODUCER_FLIPS, CONSUMER_PHASE, CONSUMER_FLIPS):
@@ -33,7 +33,7 @@ def phases(PRODUCER_PHASE, PRODUCER_FLIPS, CONSUMER_PHASE, CONSUMER_FLIPS):
 
 def turns(NB, NC):
     """Before its turn i a consumer knows the arrivals up to turn i - NC, and needs the one of the lap before, i - NB."""
-    return RIGHT if NC <= NB else wrong(one_of=(EARLY_WAIT, RACE), may=(UNINITIALISED, DEADLOCK, OVER_ARRIVAL))
+    return RIGHT if NC <= NB else wrong(EARLY_WAIT, may=(UNINITIALISED, OVER_ARRIVAL, *OUT_OF_STEP))
 
 
 def arrivals(count, each, consumers):

@@ -33,7 +33,7 @@ def tmem_ring(NB, MMA_WAITS, READER_WAITS, RELEASE):
         return wrong(DEADLOCK) if READER_WAITS else wrong(DEADLOCK, RACE)
     if MMA_WAITS and READER_WAITS:
         return right_or((RELEASE == 2, RACE))
-    return wrong(one_of=(RACE, DEADLOCK), may=(EARLY_WAIT,))
+    return wrong(one_of=(RACE, DEADLOCK), may=(EARLY_WAIT, Code.LATE_WAIT))
 
 
 FORMULAS = dict(

@@ -7,7 +7,7 @@ from verdicts import RIGHT, cases, check, right_or, wrong
 from tlxsim.findings import Code
 
 DEADLOCK, RACE, EARLY_WAIT, UNINITIALISED = Code.DEADLOCK, Code.RACE, Code.EARLY_WAIT, Code.UNINITIALISED
-OVER_ARRIVAL, PENDING, BYTES, IN_FLIGHT = Code.OVER_ARRIVAL, Code.PENDING, Code.BYTES, Code.IN_FLIGHT
+OVER_ARRIVAL, PENDING, IN_FLIGHT, LATE_WAIT = Code.OVER_ARRIVAL, Code.PENDING, Code.IN_FLIGHT, Code.LATE_WAIT
 
 
 def load_bytes(COPIES, BYTES):
@@ -16,21 +16,21 @@ def load_bytes(COPIES, BYTES):
         return RIGHT
     if BYTES < 0:
         return wrong(DEADLOCK)  # nobody arrives
-    consequences = (DEADLOCK, RACE, UNINITIALISED, PENDING, EARLY_WAIT, OVER_ARRIVAL, IN_FLIGHT)
+    consequences = (DEADLOCK, RACE, UNINITIALISED, PENDING, EARLY_WAIT, LATE_WAIT, OVER_ARRIVAL, IN_FLIGHT)
     return wrong(Code.BYTES, may=consequences)
 
 
 def load_handoff(FULL_WAIT, EMPTY_WAIT, EMPTY_ARRIVE, EXPECT_FIRST):
     if EMPTY_WAIT and not EMPTY_ARRIVE:
-        return wrong(DEADLOCK) if FULL_WAIT else wrong(DEADLOCK, RACE, may=(UNINITIALISED, EARLY_WAIT))
+        return wrong(DEADLOCK) if FULL_WAIT else wrong(DEADLOCK, RACE, may=(UNINITIALISED, EARLY_WAIT, LATE_WAIT))
     if FULL_WAIT and EMPTY_WAIT:
         return RIGHT
-    return wrong(one_of=(RACE, OVER_ARRIVAL), may=(UNINITIALISED, EARLY_WAIT, DEADLOCK, IN_FLIGHT))
+    return wrong(one_of=(RACE, OVER_ARRIVAL), may=(UNINITIALISED, EARLY_WAIT, LATE_WAIT, DEADLOCK, IN_FLIGHT))
 
 
 def load_turns(NB, NC):
     """A consumer sees every phase of its buffers where each belongs to one of them."""
-    consequences = (RACE, UNINITIALISED, DEADLOCK, OVER_ARRIVAL, PENDING, IN_FLIGHT)
+    consequences = (RACE, UNINITIALISED, LATE_WAIT, DEADLOCK, OVER_ARRIVAL, PENDING, IN_FLIGHT)
     return RIGHT if NB % NC == 0 else wrong(EARLY_WAIT, may=consequences)
 
 
@@ -51,11 +51,11 @@ def store_fence(NB, FENCE):
 
 def async_groups(NB, PENDING, COMMITS):
     """NB - 1 groups are ahead, the oldest of them must have come."""
-    return right_or((not (COMMITS and 0 <= PENDING <= NB - 2), RACE), (not COMMITS, IN_FLIGHT))
+    return right_or((not (COMMITS and 0 <= PENDING <= NB - 2), RACE))
 
 
 def async_handoff(GROUP_WAIT, EMPTY_WAIT):
-    return RIGHT if GROUP_WAIT and EMPTY_WAIT else wrong(one_of=(RACE, DEADLOCK), may=(EARLY_WAIT, UNINITIALISED))
+    return RIGHT if GROUP_WAIT and EMPTY_WAIT else wrong(RACE, may=(DEADLOCK, EARLY_WAIT, LATE_WAIT, UNINITIALISED))
 
 
 FORMULAS = {
