@@ -6,7 +6,7 @@ Stores of a task complete in the order of issue. Waiting for them tells that sha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ..barriers import Copy
@@ -24,13 +24,32 @@ def coordinates(env: dict, names: tuple) -> list[int]:
 @blocking("ttng.async_tma_copy_global_to_local", "%descriptor[%at*] %target, %barrier, %predicate",
           attributes="cache evict isVolatile")  # fmt: skip
 def _load(op, m):
+    def read(env: dict, task: Task) -> Callable[[], Any]:
+        source, at = env[m["descriptor"]], coordinates(env, m["at"])
+        _check_size(op, source, env[m["target"]], task)
+        return lambda: source.read(at, op, task)
+
+    return _loading(op, m, read)
+
+
+@blocking("ttng.async_tma_gather", "%descriptor[%rows, %column] %barrier, %target, %predicate")
+def _gather(op, m):
+    def read(env: dict, task: Task) -> Callable[[], Any]:
+        source, rows, column = env[m["descriptor"]], env[m["rows"]], int(env[m["column"]])
+        return lambda: source.gather(rows, column, op, task)
+
+    return _loading(op, m, read)
+
+
+def _loading(op: Any, m: dict, reading: Callable[[dict, Task], Callable[[], Any]]) -> Any:
+    """A load of what `reading(env, task)()` reads once the copy completes."""
+
     def step(env: dict, task: Task) -> Generator:
         task.location = op.loc
         if not env[m["predicate"]]:
             return
-        program, source, view = task.program, env[m["descriptor"]], env[m["target"]]
-        barrier, at = barrier_of(env[m["barrier"]], op, task), coordinates(env, m["at"])
-        _check_size(op, source, view, task)
+        program, view, read = task.program, env[m["target"]], reading(env, task)
+        barrier = barrier_of(env[m["barrier"]], op, task)
         agent, epoch = task.agents.take(task.clock)
         access = task.issue(agent, epoch, "TMA load", op.loc)
         program.touch(view, True, access, "async_descriptor_load")
@@ -39,7 +58,7 @@ def _load(op, m):
         barrier.issued.append(copy)
 
         def effect() -> None:
-            view.array[...] = source.read(at, op, task).reshape(view.shape)
+            view.array[...] = read().reshape(view.shape)
             bring(barrier, copy, access, task)
 
         task.tick()
@@ -52,25 +71,44 @@ def _load(op, m):
 
 @blocking("ttng.async_tma_copy_local_to_global", "%descriptor[%at*] %source", attributes="cache evict")
 def _store(op, m):
-    return _storing(op, m, None)
+    return _storing(op, m, _writing(op, m, None))
 
 
 @blocking("ttng.async_tma_reduce", "@kind, %descriptor[%at*] %source", attributes="cache evict")
 def _reduce(op, m):
-    return _storing(op, m, m["kind"])
+    return _storing(op, m, _writing(op, m, m["kind"]))
 
 
-def _storing(op: Any, m: dict, kind: str | None) -> Any:
+@blocking("ttng.async_tma_scatter", "%descriptor[%rows, %column] %source")
+def _scatter(op, m):
+    def write(env: dict, task: Task) -> Callable[[], None]:
+        target, view = env[m["descriptor"]], env[m["source"]]
+        rows, column = env[m["rows"]], int(env[m["column"]])
+        return lambda: target.scatter(rows, column, view.array, op, task)
+
+    return _storing(op, m, write)
+
+
+def _writing(op: Any, m: dict, kind: str | None) -> Callable[[dict, Task], Callable[[], None]]:
+    def write(env: dict, task: Task) -> Callable[[], None]:
+        target, view, at = env[m["descriptor"]], env[m["source"]], coordinates(env, m["at"])
+        _check_size(op, target, view, task)
+        return lambda: target.write(at, view.array, op, task, kind)
+
+    return write
+
+
+def _storing(op: Any, m: dict, writing: Callable[[dict, Task], Callable[[], None]]) -> Any:
+    """A store by `writing(env, task)()` once the copy completes."""
+
     def step(env: dict, task: Task) -> Generator:
         task.location = op.loc
-        program, target, view, at = task.program, env[m["descriptor"]], env[m["source"]], coordinates(env, m["at"])
-        _check_size(op, target, view, task)
+        program, view, effect = task.program, env[m["source"]], writing(env, task)
         queue = task.queue("TMA store")
         queue.issued += 1
         epoch = queue.issued
         access = task.issue(queue.agent, epoch, "TMA store", op.loc)
         program.touch(view, False, access, "async_descriptor_store")
-        effect = lambda: target.write(at, view.array, op, task, kind)  # noqa: E731
         task.tick()
         program.fly(f"store {view.name}", effect, task, op.loc, queue, epoch)
         program.launched(queue.agent, epoch, f"{access.actor} from {view.name}", op.loc)
