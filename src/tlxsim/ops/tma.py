@@ -32,7 +32,7 @@ def _load(op, m):
     return _loading(op, m, read)
 
 
-@blocking("ttng.async_tma_gather", "%descriptor[%rows, %column] %barrier, %target, %predicate")
+@blocking("ttng.async_tma_gather", "%descriptor[%rows, %column] %target, %barrier, %predicate")
 def _gather(op, m):
     def read(env: dict, task: Task) -> Callable[[], Any]:
         source, rows, column = env[m["descriptor"]], env[m["rows"]], int(env[m["column"]])
