@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 from typing import Any
 
 
@@ -95,7 +96,9 @@ class Finding:
 
     @property
     def key(self) -> tuple:
-        return self.code, self.kernel, self.message, tuple((p.file, p.line) for p in self.places)
+        """The same fault on another buffer of a ring, or in another phase, is the same fault."""
+        unnumbered = re.sub(r"\d+", "#", self.message)
+        return self.code, self.kernel, unnumbered, tuple((p.file, p.line) for p in self.places)
 
     def text(self) -> str:
         """Several lines: what, where with the source's text, details, what to do."""
