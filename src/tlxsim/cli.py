@@ -58,21 +58,23 @@ def _run(values: argparse.Namespace) -> int:
     os.environ["TRITON_INTERPRET"] = "0"
     from .fake_cuda import cuda_on_cpu
     from .frontend import FrontendError
-    from .session import simulate
+    from .session import Options, simulate
+    from .stack import shared_limit
 
     schedules: Any = getattr(values, "schedules", None)
     if schedules is None:
         schedules = [values.schedule or f"random:{values.seed}"]
+    try:
+        Options(values.arch, schedules, values.level)
+        shared_limit(values.arch)
+    except ValueError as error:
+        return _refused(str(error))
     sys.argv = [str(values.script), *values.arguments]
     sys.path.insert(0, str(values.script.parent.resolve()))
     try:
         with cuda_on_cpu(values.arch), simulate(values.arch, schedules, level=values.level) as session:
             runpy.run_path(str(values.script), run_name="__main__")
-    except (Unsupported, FrontendError, ValueError) as error:
-        if isinstance(error, ValueError) and values.arch in str(error):
-            return _refused(str(error))
-        if isinstance(error, ValueError):
-            raise
+    except (Unsupported, FrontendError) as error:
         return _refused(str(error))
     except SystemExit as end:
         if end.code not in (None, 0):
