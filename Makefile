@@ -25,6 +25,7 @@ unit: $(VENV)/.installed
 
 mutation: $(VENV)/.installed
 	$(BIN)/python tests/mutation/run.py
+	TRITON_INTERPRET=0 $(BIN)/python tests/tlxsim/mutation/run.py
 
 $(VENV)/.installed: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -134,3 +134,15 @@ def test_imports_follow_the_arrows(path):
 def test_files_stay_readable():
     long = {name_of(path): n for path in MODULES if (n := len((SOURCE / path).read_text().splitlines())) > 400}
     assert long == {}
+
+
+SIMULATOR = sorted((SOURCE.parent / "tlxsim").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SIMULATOR, ids=lambda path: path.stem)
+def test_the_simulator_knows_nothing_of_the_library(path):
+    text = path.read_text()
+    imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in imported for alias in node.names} | {getattr(node, "module", "") for node in imported}
+    assert not any((name or "").split(".")[0] == "blockattn" for name in names)
+    assert len(text.splitlines()) <= 400
