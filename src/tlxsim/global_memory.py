@@ -112,18 +112,15 @@ class GlobalMemory:
         """Let programs access a tensor's elements under its argument's name."""
         if tensor.device.type != "cpu":
             raise ValueError(f"{name} must be on the CPU to be simulated, it is on {tensor.device}")
-        low, itemsize = tensor.data_ptr(), tensor.element_size()
-        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-        high = low + (last + 1) * itemsize if tensor.numel() else low
         self._kept.append(tensor)
-        self._span(Argument(name, low, high, itemsize))
+        self._insert(Argument(name, *_span(tensor), tensor.element_size()))
 
     def scratch(self, nbytes: int, name: str) -> int:
         """The address of fresh memory of the launch's own."""
         array = np.full(nbytes + 128, 0xFF, np.uint8)
         low = -(-array.ctypes.data // 128) * 128
         self._kept.append(array)
-        self._span(Argument(name, low, low + nbytes, 1))
+        self._insert(Argument(name, low, low + nbytes, 1))
         return low
 
     def adopt(self, addresses: Any) -> None:
@@ -135,12 +132,12 @@ class GlobalMemory:
         unknown = [int(address) for address in wanted[:MOST_ADOPTED] if self._region(int(address)) is None]
         tensors = _live_tensors() if unknown else []
         for address in unknown:
-            found = [x for x in tensors if x.data_ptr() <= address < x.data_ptr() + x.untyped_storage().nbytes()]
+            found = [x for x in tensors if _span(x)[0] <= address < _span(x)[1]]
             if found and self._region(address) is None:
                 tensor = min(found, key=lambda x: (x.data_ptr() != address, -x.numel()))
                 self.add(f"a tensor of shape {tuple(tensor.shape)} that a pointer in memory leads to", tensor)
 
-    def _span(self, argument: Argument) -> None:
+    def _insert(self, argument: Argument) -> None:
         self.arguments.append(argument)
         low, high, granule = argument.low, argument.high, argument.itemsize
         if low == high:
@@ -306,7 +303,15 @@ def poison(dtype: np.dtype) -> Any:
     return np.full(dtype.itemsize, 1 if dtype.kind == "b" else 0xFF, np.uint8).view(dtype)[0]
 
 
+def _span(tensor: Any) -> tuple[int, int]:
+    """The addresses from a tensor's first element to behind its last."""
+    low = tensor.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return low, low + (last + 1) * tensor.element_size() if tensor.numel() else low
+
+
 def _live_tensors() -> list[Any]:
+    """What torch holds on the CPU."""
     import torch
 
     found = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]

@@ -88,6 +88,16 @@ def test_a_lock_orders_stores(taken, released, conflicts):
     assert codes(programs[3]) == [Code.WRITE_CONFLICT]
 
 
+def test_a_releasing_exchange_acquires_nothing():
+    lock, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
+    programs = Programs(lock=lock, x=x)
+    for number in range(2):
+        rmw(programs[number], "exch", ("!tt.ptr<i32>", lock.data_ptr()), 1, order="release")
+        store(programs[number], pointers(x, [0]), np.float32(number))
+        rmw(programs[number], "exch", ("!tt.ptr<i32>", lock.data_ptr()), 0, order="release")
+    assert codes(programs[1]) == [Code.WRITE_CONFLICT]
+
+
 def test_a_counter_orders_nothing():
     count, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
     programs = Programs(count=count, x=x)

@@ -35,6 +35,14 @@ def test_pointer_arithmetic():
     same(result(many, Program(memory_of(x=x)), p=base, o=tensor(offsets, "i32")), offsets.astype(BF16))
 
 
+def test_offsets_are_64_bits():
+    kind, offsets = "tensor<2x!tt.ptr<f32>>", np.array([1 << 30, -(1 << 30)], np.int32)
+    line = f"%r = tt.addptr %p, %o : {kind}, tensor<2xi32>"
+    same(result(line, p=(kind, np.full(2, 1 << 40)), o=tensor(offsets, "i32")), (1 << 40) + offsets.astype(np.int64) * 4)
+    line = "%r = tt.addptr %p, %o : !tt.ptr<f64>, i32"
+    assert result(line, p=("!tt.ptr<f64>", 1 << 40), o=("i32", -5)) == (1 << 40) - 40
+
+
 def test_scalars():
     x = torch.tensor([3, -4, 5])
     program = Program(memory_of(x=x))
@@ -164,6 +172,10 @@ def test_tables_of_pointers():
     assert not program.found
     through(program, far.data_ptr() + 32)
     assert "past the end of a tensor of shape (8,)" in program.found[0][1]
+    for address in (far.data_ptr() + 32, far.data_ptr() - 4):
+        outside = Program(memory_of(x=x))
+        through(outside, address)
+        assert codes(outside) == [Code.OUT_OF_BOUNDS]
     other = torch.zeros(4)
     load(program, pointers(other, [0]))
     assert codes(program) == [Code.OUT_OF_BOUNDS] * 2
