@@ -43,7 +43,7 @@ class Simulated:
         read = config.getoption
         arch, schedules, level = read("--tlxsim-arch"), read("--tlxsim-schedules"), read("--tlxsim-level")
         try:
-            self.options = Options(arch, schedules, level, budgets=False, trace=False)
+            self.options = Options(arch, schedules, level, trace=False)
         except ValueError as error:
             raise pytest.UsageError(f"--tlxsim: {error}") from None
         self.forks = hasattr(os, "fork") and not read("--tlxsim-no-fork")
