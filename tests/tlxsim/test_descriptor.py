@@ -171,6 +171,18 @@ def test_a_tensor_larger_than_its_memory():
     assert [code for code, _ in program.found] == [Code.OUT_OF_BOUNDS] * 2
 
 
+def test_a_tensor_that_lacks_one_element():
+    x = torch.ones(95)
+    memory, found = GlobalMemory(), []
+    memory.add("x", x)
+    claimed = TensorDescriptor(x, [6, 16], [16, 1], [2, 16])
+    descriptor, program = Descriptor.from_host("x", claimed, launch_of(memory, found)), Program(memory)
+    tile = descriptor.read((4, 0), OP, task_of(program))
+    assert np.isnan(tile).sum() == 1
+    assert np.isnan(tile[1, 15])
+    assert [code for code, _ in program.found] == [Code.OUT_OF_BOUNDS]
+
+
 # -- made in a kernel ----------------------------------------------------------------------------------------------------
 
 MAKE = "%r = tt.make_tensor_descriptor %p, [%m, %n], [%s, %t]{padding} : <f32>, <{block}xf32>"

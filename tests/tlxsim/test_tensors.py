@@ -202,10 +202,11 @@ tt.reduce.return %v, %w : f32, i32
     same(env["%r#1"], values.argmax(1).astype(np.int32))
 
 
-def test_a_combine_region_uses_values_of_the_kernel():
-    body = "%w = arith.muli %y, %k : i32\n%z = arith.addi %x, %w : i32"
-    text = f'%k = arith.constant 1 : i32\n%r = "tt.reduce"(%a) <{{axis = 0 : i32}}> ({{\n^bb0(%x: i32, %y: i32):\n{body}\n'
-    text += "tt.reduce.return %z : i32\n}) : (tensor<8xi32>) -> i32"
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_combine_region_uses_constants(inside):
+    constant, body = "%k = arith.constant 1 : i32\n", "%w = arith.muli %y, %k : i32\n%z = arith.addi %x, %w : i32"
+    text = f'%r = "tt.reduce"(%a) <{{axis = 0 : i32}}> ({{\n^bb0(%x: i32, %y: i32):\n{constant if inside else ""}{body}\n'
+    text = ("" if inside else constant) + text + "tt.reduce.return %z : i32\n}) : (tensor<8xi32>) -> i32"
     assert result(text, a=tensor(np.arange(8, dtype=np.int32), "i32")) == 28
 
 
@@ -223,6 +224,16 @@ def test_scans(axis, reverse):
     whole = np.round(X * 8)
     found = reduction(body, "f32", whole, axis, "scan", more)
     same(found + 0, turn(np.maximum.accumulate(turn(whole), axis)) + 0)
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 3, 4)])
+def test_scans_of_any_rank(shape):
+    values = np.round(RNG.standard_normal(shape) * 9).astype(np.float32)
+    body = "%w = arith.negf %y : f32\n%z = arith.subf %x, %w : f32"
+    for axis in range(len(shape)):
+        same(reduction(body, "f32", values, axis, "scan"), np.cumsum(values, axis, dtype=np.float32))
+        made = np.asarray(reduction(body, "f32", values, axis))
+        same(made, values.sum(axis, dtype=np.float32))
 
 
 def test_map():
@@ -293,6 +304,8 @@ def test_dot_of_narrow_floats():
 def test_dot_of_integers():
     a, b = np.full((16, 32), -128, np.int8), np.full((32, 16), -128, np.int8)
     same(dot(a, b, "i8", "i32"), np.full((16, 16), 128 * 128 * 32, np.int32))
+    start = np.full((16, 16), (1 << 30) + 1, np.int32)
+    same(dot(a, b, "i8", "i32", c=start), np.full((16, 16), 128 * 128 * 32 + (1 << 30) + 1, np.int32))
 
 
 def test_precision_of_fp32_operands():
