@@ -41,7 +41,7 @@ def wgmma_registers(WAITS, REFILLS):
 
 
 def tmem_operand(A_ARRIVES_AFTER, MMA_FREES):
-    return right_or((not (A_ARRIVES_AFTER and MMA_FREES), RACE), may=(UNINITIALISED,))
+    return RIGHT if A_ARRIVES_AFTER and MMA_FREES else wrong(RACE, may=(UNINITIALISED,))
 
 
 FORMULAS = {

@@ -36,7 +36,7 @@ def load_turns(NB, NC):
 
 def store_reuse(NB, PENDING, DRAINS):
     """The store before the last NB must have read its buffer."""
-    return right_or((not 0 <= PENDING <= NB - 1, RACE), (not DRAINS, IN_FLIGHT))
+    return right_or((not 0 <= PENDING <= NB - 1, RACE), warns=(not DRAINS, IN_FLIGHT))
 
 
 def pass_through(NB, STORE_WAIT, FREES):
@@ -51,7 +51,7 @@ def store_fence(NB, FENCE):
 
 def async_groups(NB, PENDING, COMMITS):
     """NB - 1 groups are ahead, the oldest of them must have come."""
-    return right_or((not (COMMITS and 0 <= PENDING <= NB - 2), RACE))
+    return right_or((not (COMMITS and 0 <= PENDING <= NB - 2), RACE), (not COMMITS, IN_FLIGHT))
 
 
 def async_handoff(GROUP_WAIT, EMPTY_WAIT):

@@ -99,7 +99,7 @@ def _changes(function: ast.FunctionDef, rings: dict[str, ast.expr]) -> Iterator[
             if isinstance(statement, (ast.For, ast.While, ast.If, ast.With)):
                 continue
             for node in ast.walk(statement):
-                yield from (_of_statement(change, statement) for change in _operands(node))
+                yield from _operands(node, statement)
                 yield from _indices(node, rings, names)
                 yield from _arithmetic(node, rings)
 
@@ -142,7 +142,7 @@ def _moved(block: list, place: int, statement: ast.stmt) -> Iterator[Change]:
             continue
         order = list(block)
         order.insert(there, order.pop(place))
-        yield Change("moved", _text(statement), f"{word} {_text(block[there])}", _reorder(block, order))
+        yield Change("moved", _text(statement), f"{word} {_brief(block[there])}", _reorder(block, order))
 
 
 def _touches(statement: ast.stmt) -> bool:
@@ -181,7 +181,7 @@ def _counters(block: list, place: int, statement: ast.stmt) -> Iterator[Change]:
         yield Change("step", text, f"{text} + 1", _set(statement, "value", more))
 
 
-def _operands(node: ast.AST) -> Iterator[Change]:
+def _operands(node: ast.AST, statement: ast.stmt) -> Iterator[Change]:
     """Counts, bytes, phases and completion barriers of a call, and an accumulator that is added to before it is written."""
     name = called(node)
     if name == "barrier_wait":
@@ -198,14 +198,17 @@ def _operands(node: ast.AST) -> Iterator[Change]:
                 yield _replaced("count", node, "args", 0, plus(node.args[0], amount))
     if name in ALLOCATIONS:
         place = 0 if name == "alloc_barriers" else 2
+        many, target = node.args[place], statement.targets[0].id
         for amount in (1, -1):
-            if not (amount < 0 and isinstance(node.args[place], ast.Constant)):
-                yield _replaced("count", node, "args", place, plus(node.args[place], amount))
+            if not (amount < 0 and isinstance(many, ast.Constant)):
+                new = plus(many, amount)
+                yield Change("count", f"{target}: {_text(many)}", _text(new), _put(node.args, place, new))
     for keyword in getattr(node, "keywords", []):
         if keyword.arg == "arrive_count":
             for amount in (1, -1):
                 if not (amount < 0 and isinstance(keyword.value, ast.Constant) and keyword.value.value == 1):
-                    yield _keyword("count", node, keyword, plus(keyword.value, amount))
+                    change = _keyword("count", node, keyword, plus(keyword.value, amount))
+                    yield dataclasses.replace(change, before=f"{statement.targets[0].id}: {change.before}")
         if keyword.arg == "use_acc":
             yield _keyword("use_acc", node, keyword, ast.Constant(True))
         if keyword.arg == "mBarriers":
@@ -233,13 +236,6 @@ def _arithmetic(node: ast.AST, rings: dict[str, ast.expr]) -> Iterator[Change]:
             yield _replaced_field("ring", node, "right", plus(node.right, amount))
 
 
-def _of_statement(change: Change, statement: ast.stmt) -> Change:
-    """With the name that an allocation is given to."""
-    if called(getattr(statement, "value", None)) not in ALLOCATIONS:
-        return change
-    return dataclasses.replace(change, before=_text(statement), after=_with(change.make, statement))
-
-
 def _flipped(phase: ast.expr) -> ast.expr:
     if isinstance(phase, ast.BinOp) and isinstance(phase.op, ast.BitXor):
         return phase.left
@@ -254,6 +250,11 @@ def plus(node: ast.expr, amount: int) -> ast.expr:
 
 def _text(node: ast.AST) -> str:
     return ast.unparse(node).split("\n")[0].rstrip(":")
+
+
+def _brief(statement: ast.stmt) -> str:
+    """The function that a statement calls, or its first line."""
+    return called(getattr(statement, "value", None)) or _text(statement)
 
 
 def _with(make: Callable[[], Callable[[], None]], node: ast.AST) -> str:

@@ -74,7 +74,7 @@ def _simulate(job: Job, schedules: int) -> subjects.Outcome:
     try:
         outcome = subjects.Outcome()
         for level in ("ttir", "fenced") if known and known.level == "both" else ("ttir",):
-            if outcome.kind != "reported":
+            if not outcome.text:
                 outcome = subjects.simulate(subjects.load(text, kernel), subjects.ARCHS[kernel], schedules, level)
         return outcome
     except Exception as error:
@@ -117,7 +117,12 @@ def _key(job: Job) -> tuple[str, str]:
 
 
 def _named() -> set[tuple[str, str]]:
-    return {key for equivalence in equivalents.EQUIVALENT for key in equivalence.mutants}
+    return {
+        (kernel, text)
+        for equivalence in equivalents.EQUIVALENT
+        for kernel, texts in equivalence.mutants.items()
+        for text in texts
+    }
 
 
 def _sum(counts: collections.Counter) -> str:
@@ -144,8 +149,9 @@ def _table(outcomes: dict[Job, subjects.Outcome], options: argparse.Namespace) -
 def _row(job: Job, outcome: subjects.Outcome, schedules: int) -> str:
     mutant, known = job[1], equivalents.find(*_key(job))
     verdict = f"**{outcome.kind}**"
-    if outcome.codes:
+    if outcome.codes or outcome.warnings:
         verdict = ", ".join(f"{tlxsim.Code[name].number} {tlxsim.Code[name].title}" for name in outcome.codes)
+        verdict = verdict or "warning: " + ", ".join(tlxsim.Code[name].title for name in outcome.warnings)
         if outcome.silent:
             verdict += f" ({schedules - len(outcome.silent)}/{schedules})"
     elif outcome.refused:

@@ -19,12 +19,14 @@ class Outcome:
 
     Args:
         codes: names of the codes of its errors.
+        warnings: names of the codes of its warnings.
         silent: schedules without an error.
         right: whether the output was right after the last schedule.
         refused: why the frontend or the simulator did not take the kernel.
     """
 
     codes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     right: bool = False
     refused: str = ""
@@ -34,8 +36,8 @@ class Outcome:
     def kind(self) -> str:
         if self.refused:
             return "refused"
-        if self.codes:
-            return "reported"
+        if self.codes or self.warnings:
+            return "reported" if self.codes else "warned"
         return "missed" if self.right else "wrong output"
 
 
@@ -66,9 +68,13 @@ def simulate(module: ModuleType, arch: str, schedules: int | tuple[str, ...], le
             module.start(launched)
     except (FrontendError, tlxsim.Unsupported) as error:
         return Outcome(refused=f"{type(error).__name__}: {error}".split("\n")[0])
-    errors, names = sim.report.errors, sim.report.launches[0]["schedules"]
-    loud = {name for finding in errors for name in finding.schedules}
+    findings, names = sim.report.findings, sim.report.launches[0]["schedules"]
+    errors = sim.report.errors
+    loud = {name for finding in findings for name in finding.schedules}
     return Outcome(
-        tuple(sorted({finding.code.name for finding in errors})), tuple(name for name in names if name not in loud),
-        launched.right(), text="\n\n".join(finding.text() for finding in errors),
-    )  # fmt: skip
+        tuple(sorted({finding.code.name for finding in errors})),
+        tuple(sorted({finding.code.name for finding in findings if finding not in errors})),
+        tuple(name for name in names if name not in loud),
+        launched.right(),
+        text="\n\n".join(finding.text() for finding in findings),
+    )

@@ -30,7 +30,7 @@ def sample(kernel: str, per_operator: int = 1) -> list[str]:
 def test_a_mutant_is_reported(kernel, text):
     module = subjects.load(MUTANTS[kernel][text].source, kernel)
     outcome = subjects.simulate(module, subjects.ARCHS[kernel], ("eager", "late", "random:1"))
-    assert outcome.kind in ("reported", "refused"), outcome
+    assert outcome.kind in ("reported", "warned", "refused"), outcome
 
 
 @pytest.mark.parametrize("kernel", subjects.ARCHS)
@@ -56,7 +56,7 @@ def kernel(full, SLOTS):
     assert found == {
         ("start", "turn = 1"),
         ("dropped", "(nothing)"),
-        ("moved", "below x = tlx.local_load(ring[0])"),
+        ("moved", "below local_load"),
         ("phase", wait.replace("& 1", "& 1 ^ 1")),
         ("index", "full[turn % SLOTS + 1]"),
         ("index", "full[(turn % SLOTS + 1) % SLOTS]"),
@@ -73,5 +73,4 @@ def test_equivalents_name_mutants_that_exist_with_a_proof():
     for equivalence in equivalents.EQUIVALENT:
         assert equivalence.level in ("ttir", "both")
         assert len(equivalence.proof) > 40
-        for kernel, text in equivalence.mutants:
-            assert text in MUTANTS[kernel]
+        assert all(text in MUTANTS[kernel] for kernel, texts in equivalence.mutants.items() for text in texts)
