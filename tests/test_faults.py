@@ -363,7 +363,7 @@ def test_pure_wheel(tmp_path, pytestconfig):
         names = archive.namelist()
         archive.extractall(site)
     assert all(name.endswith(".py") or ".dist-info/" in name for name in names)
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"blockattn"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"blockattn", "tlxsim"}
     code = f"import sys; sys.path.insert(0, {str(site)!r}); import blockattn; print(blockattn.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(site))
