@@ -96,7 +96,7 @@ def test_the_device_is_as_it_was_afterwards():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(arch="hopper"), 'arch must be like "sm_90", got \'hopper\''),
+        (dict(arch="hopper"), "arch must be like \"sm_90\", got 'hopper'"),
         (dict(level="ptx"), "level must be one of ttir, fenced, got 'ptx'"),
         (dict(schedules=0), "schedules must be at least 1, got 0"),
         (dict(schedules=["fast"]), 'a schedule must be "eager", "late" or "random:N", got \'fast\''),
