@@ -98,6 +98,16 @@ def test_a_releasing_exchange_acquires_nothing():
     assert codes(programs[1]) == [Code.WRITE_CONFLICT]
 
 
+def test_an_acquiring_swap_releases_nothing():
+    lock, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
+    programs = Programs(lock=lock, x=x)
+    for number in range(2):
+        cas(programs[number], lock.data_ptr(), 0, 1, "acquire")
+        store(programs[number], pointers(x, [0]), np.float32(number))
+        cas(programs[number], lock.data_ptr(), 1, 0, "acquire")
+    assert codes(programs[1]) == [Code.WRITE_CONFLICT]
+
+
 def test_a_counter_orders_nothing():
     count, x = torch.zeros(1, dtype=torch.int32), torch.zeros(4)
     programs = Programs(count=count, x=x)

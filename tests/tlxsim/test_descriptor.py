@@ -262,6 +262,8 @@ def test_rules_of_tma(what, changed):
     made(program, x.data_ptr() + arguments.pop("base", 0), **arguments)
     assert [code for code, _ in program.found] == [Code.ALIGNMENT]
     assert what in program.found[0][1]
+    assert "%" not in program.found[0][1]
+    assert " r " in program.found[0][1] + " "
 
 
 def test_rules_of_tma_on_the_host():

@@ -133,6 +133,15 @@ def test_elementary(name, kind):
     np.testing.assert_array_equal(found[odd], expected[odd].astype(FLOATS[kind]))
 
 
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_elementary_of_16_bits(kind):
+    """In fp32, then rounded."""
+    x = np.linspace(0.1, 9, 64).astype(FLOATS[kind])
+    for name in ("math.exp2", "math.sqrt", "math.sin", "math.floor", "math.erf"):
+        wide = both_ways(f"{name} %a", "f32", x.astype(np.float32))
+        same(both_ways(f"{name} %a", kind, x), wide.astype(FLOATS[kind]))
+
+
 LIBRARY = {
     "__nv_tanhf": torch.tanh, "__nv_expf": torch.exp, "__nv_log1pf": torch.log1p, "__nv_fabsf": torch.abs,
     "__nv_rintf": torch.round, "__nv_erfcf": torch.special.erfc, "__nv_lgammaf": torch.special.gammaln,

@@ -155,11 +155,13 @@ def test_other_types_at_the_same_address():
     same(load(program, halves), x.numpy().view(np.int16))
 
 
-def test_misaligned():
-    x = torch.arange(4, dtype=torch.int32)
-    program = Program(memory_of(x=x))
-    addresses = tensor(x.data_ptr() + np.array([0, 6, 8]), "!tt.ptr<i32>")
-    same(load(program, addresses), np.array([0, -1, 2], np.int32))
+@pytest.mark.parametrize("element", ["i16", "i32", "i64"])
+def test_misaligned(element):
+    x = torch.arange(64, dtype=torch.int8)
+    program, size = Program(memory_of(x=x)), int(element[1:]) // 8
+    found = load(program, tensor(x.data_ptr() + np.array([0, size // 2, size]), f"!tt.ptr<{element}>"))
+    expected = x.numpy().view(found.dtype)
+    same(found, np.array([expected[0], -1, expected[1]], found.dtype))
     assert codes(program) == [Code.ALIGNMENT]
 
 

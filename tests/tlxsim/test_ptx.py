@@ -86,6 +86,9 @@ def test_integers_in_assembly():
     low, nine = assembly(text, "=r,=r,r,r", 1, ["i32", "i32"], (a, "i32"), (b, "i32"))
     same(low, np.minimum(a, b))
     same(nine, np.full(4, 9, np.int32))
+    same(assembly("shr.s32 $0, $1, 4;", "=r,r", 1, ["i32"], (a, "i32")), a >> 4)
+    found = assembly("shr.b32 $0, $1, $2;", "=r,r,r", 1, ["i32"], (a, "i32"), (b & 63, "i32"))
+    same(found, np.array([0, 0x7FFFFFF, 0, 77], np.int32))
     small = np.arange(8, dtype=np.int8)
     same(assembly("add.u32 $0, $1, 0x01010101;", "=r,r", 4, ["i8"], (small, "i8")), small + np.int8(1))
 

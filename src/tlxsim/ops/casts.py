@@ -20,10 +20,6 @@ _SATURATING = {np.dtype(ml_dtypes.float8_e4m3fn): np.float32(448), np.dtype(ml_d
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def is_float(dtype: np.dtype) -> bool:
-    return dtype.kind not in "iub"
-
-
 # -- integer to integer --------------------------------------------------------------------------------------------------
 
 
@@ -91,14 +87,14 @@ def _for(source: Any, convert: Function, old: np.dtype, new: np.dtype) -> Functi
 def _to_integer(op, m):
     (source,), (target,) = op.types, op.result_types
     old, new = source.dtype, target.dtype
-    held = np.dtype("i1" if new.kind == "b" else new)
-    wide = np.dtype(f"i{max(held.itemsize, 2)}")
+    if new.kind == "b":
+        raise refuse(op, "it is not modelled for i1")
+    wide = np.dtype(f"i{max(new.itemsize, 2)}")
     if op.name == "arith.fptoui":
         wide = unsigned(wide)
 
     def convert(x: np.ndarray) -> np.ndarray:
-        found = truncated(x if old == _F64 else x.astype(_F32), wide).astype(held)
-        return found & 1 != 0 if new.kind == "b" else found
+        return truncated(x if old == _F64 else x.astype(_F32), wide).astype(new)
 
     return apply(op, op.operands, _for(source, convert, old, new))
 

@@ -285,13 +285,9 @@ def _prmt(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     return found
 
 
-def _shifted(function: Function) -> Function:
-    return lambda a, n: function(a, n.astype(a.dtype) if n.dtype != a.dtype else n)
-
-
 _ANY: dict[str, Function] = {
     "add": np.add, "sub": np.subtract, "neg": np.negative, "abs": np.abs, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "not": np.bitwise_not, "shl": _shifted(np.left_shift), "shr": _shifted(np.right_shift),
+    "xor": np.bitwise_xor, "not": np.bitwise_not, "shl": np.left_shift, "shr": np.right_shift,
     "lop3": _lop3, "prmt": _prmt,
 }  # fmt: skip
 _OF_FLOATS: dict[str, Function] = {
