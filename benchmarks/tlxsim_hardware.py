@@ -139,7 +139,11 @@ def run_case(case: Case, consan: bool, starts: Callable[[str], None]) -> dict[st
                 hazards.fill_shared_memory("cuda")
             start(True)
         except Exception as error:
-            return dict(outcome="compile error", detail=_first_line(error))
+            told.seek(0)
+            why = sorted(
+                {line.split("error:")[1].strip()[:160] for line in told if "error:" in line and "pipeline" not in line}
+            )
+            return dict(outcome="compile error", detail=_first_line(error), told=why[:3])
         starts("run")
         fresh = launch.out.clone()
         try:
