@@ -239,6 +239,7 @@ def main() -> int:
     began = time.monotonic()
     chosen = [case for case in cases() if options.match in case.key]
     if options.simulate:
+        importlib.import_module("tlxsim.session")  # once, before children are forked
         verdicts = run(chosen, lambda case, starts: simulate_case(case), options.workers, 6 * options.seconds)
         options.simulate.write_text(json.dumps(verdicts, indent=1))
         counts = collections.Counter(verdict_of(x) for x in verdicts.values())

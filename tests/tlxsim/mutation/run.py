@@ -21,10 +21,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "mutation")]
 
+import kernels.hopper_gemm  # noqa: E402, F401  children are forked with Triton and the simulator loaded
 import pool  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-import tlxsim  # noqa: E402
+import tlxsim.session  # noqa: E402
 from mutation import equivalents, subjects  # noqa: E402
 from mutation.generate import Mutant, generate  # noqa: E402
 
