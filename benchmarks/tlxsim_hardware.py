@@ -175,7 +175,8 @@ def run(jobs: list[Case], work: Callable[[Case, Callable], dict], workers: int, 
     """Each case in a child; a child without an end is a hang."""
     rows = {}
     for case, outcome in pool.run_all(jobs, work, workers, seconds):
-        failed = dict(outcome=f"hang in {outcome.test}" if "no end" in outcome.death else f"died: {outcome.death}")
+        late = "hang" if outcome.test == "run" else "not compiled in time"
+        failed = dict(outcome=late if "no end" in outcome.death else f"died: {outcome.death}")
         rows[case.key] = outcome.result or failed
     return {case.key: rows[case.key] for case in jobs}
 

@@ -84,6 +84,7 @@ class Descriptor:
 
     def read(self, at: Sequence[int], op: Any, task: Any) -> np.ndarray:
         """A copy of the block that begins at the coordinates `at`."""
+        self._check_place(at, op, task, writes=False)
         here, there = self._clipped(at)
         if here is None:
             return np.full(self.block, self.fill, self.dtype)
@@ -103,6 +104,7 @@ class Descriptor:
         update = combine(kind, self.dtype, self.unsigned) if kind is not None else None
         if kind is not None and update is None:
             raise Unsupported(f"{op.name} at {op.loc}: the reduction {kind} of {self.dtype} is not modelled")
+        self._check_place(at, op, task, writes=True)
         here, there = self._clipped(at)
         if here is None:
             return
@@ -128,6 +130,16 @@ class Descriptor:
         """The opposite of `gather`."""
         addresses, inside = self._rows(rows, column)
         self.memory.store(addresses, tile, self.dtype, inside, op, task)
+
+    def _check_place(self, at: Sequence[int], op: Any, task: Any, *, writes: bool) -> None:
+        """Report coordinates at which the copy is an illegal instruction, which docs/tlxsim/model.md tells more of."""
+        first = at[-1] * self.dtype.itemsize
+        if first % ALIGNMENT:
+            message = f"the last coordinate of {self.name} is {at[-1]}, {first} bytes, no multiple of {ALIGNMENT}"
+            task.program.report(Code.ALIGNMENT, message, op.loc)
+        if writes and min(at) < 0:
+            message = f"a store to {self.name} begins at {list(at)}: a negative coordinate is an illegal instruction"
+            task.program.report(Code.OUT_OF_BOUNDS, message, op.loc)
 
     def _clipped(self, at: Sequence[int]) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
         """The part of the tensor that the block covers, None if it is empty, and the place of that part in the block."""
