@@ -15,8 +15,12 @@ def ring_index(INDEX, OF_BARRIER):
     return right_or((not 0 <= INDEX < 2, Code.OUT_OF_BOUNDS))
 
 
-def tma_edges(ROW, COLUMN):
-    return RIGHT
+def ring_predicate(TURNS, GUARDED):
+    return right_or((TURNS > 2 and not GUARDED, Code.OUT_OF_BOUNDS))
+
+
+def tma_edges(ROW, COLUMN, BACK):
+    return right_or((BACK and min(ROW, COLUMN) < 0, Code.OUT_OF_BOUNDS))
 
 
 def written_first(LEFT, RIGHT, READ):
@@ -49,7 +53,8 @@ def alignment(OFFSET, STRIDE):
 FORMULAS = {
     f.__name__: f
     for f in (
-        masks, ring_index, tma_edges, written_first, tmem_columns, aliases, conflicts, tma_conflicts, alignment
+        masks, ring_index, ring_predicate, tma_edges, written_first, tmem_columns, aliases, conflicts, tma_conflicts,
+        alignment,
     )
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from .hazard import (
     Launch,
     by_tiles,
     copy_by_pointers,
+    copy_to_pointers,
     pointers,
     random,
     unwritten,
@@ -58,14 +59,30 @@ def ring_index(x_ptr, out_ptr, NB: tl.constexpr, INDEX: tl.constexpr, OF_BARRIER
 
 
 @triton.jit
-def tma_edges(x_desc, out_desc, ROW: tl.constexpr, COLUMN: tl.constexpr):
-    """Tiles that reach past the tensor are filled with zeros and cut off: no fault."""
+def ring_predicate(x_desc, out_ptr, NB: tl.constexpr, TURNS: tl.constexpr, GUARDED: tl.constexpr):
+    """A loop of TURNS over NB buffers without a ring: an index past the end is no fault where a predicate switches its use
+    off."""
+    buffers = tlx.local_alloc((64, 64), tl.bfloat16, NB)
+    full = tlx.alloc_barriers(NB, arrive_count=1)
+    for i in range(TURNS):
+        there = (i < NB) | (not GUARDED)
+        tlx.barrier_expect_bytes(full[i], 64 * 64 * 2, there)
+        tlx.async_descriptor_load(x_desc, buffers[i], [i * 64, 0], full[i], there)
+        tlx.barrier_wait(full[i], 0, there)
+        if there:
+            tl.store(pointers(out_ptr, i), tlx.local_load(buffers[i]))
+
+
+@triton.jit
+def tma_edges(x_desc, out_desc, ROW: tl.constexpr, COLUMN: tl.constexpr, BACK: tl.constexpr):
+    """Tiles that reach past the tensor are filled with zeros and cut off; a store, back to the same place or to the start of
+    the tensor, may not begin before it."""
     buffer = tlx.local_alloc((64, 64), tl.bfloat16, 1)
     full = tlx.alloc_barriers(1, arrive_count=1)
     tlx.barrier_expect_bytes(full[0], 64 * 64 * 2)
     tlx.async_descriptor_load(x_desc, buffer[0], [ROW, COLUMN], full[0])
     tlx.barrier_wait(full[0], 0)
-    tlx.async_descriptor_store(out_desc, buffer[0], [ROW, COLUMN])
+    tlx.async_descriptor_store(out_desc, buffer[0], [ROW if BACK else 0, COLUMN if BACK else 0])
     tlx.async_descriptor_store_wait(0)
 
 
@@ -173,7 +190,10 @@ def _edges(device: str, switches: dict) -> Launch:
     low = [max(0, switches["ROW"]), max(0, switches["COLUMN"])]
     high = [max(low[0], switches["ROW"] + TILE), max(low[1], switches["COLUMN"] + TILE)]
     box = slice(low[0], high[0]), slice(low[1], high[1])
-    expected[box] = x[box]
+    there = [0, 0] if switches["BACK"] else [switches["ROW"], switches["COLUMN"]]
+    part = x[box]
+    row, column = low[0] - there[0], low[1] - there[1]
+    expected[row : row + part.shape[0], column : column + part.shape[1]] = part
     return Launch((by_tiles(x), by_tiles(out)), out, expected)
 
 
@@ -216,7 +236,8 @@ HAZARDS = (
            archs=(HOPPER,)),
     Hazard(ring_index, copy_by_pointers(1), dict(INDEX=(-1, 0, 1, 2), OF_BARRIER=_both), constants=dict(NB=2),
            archs=(HOPPER,)),
-    Hazard(tma_edges, _edges, dict(ROW=(-8, 0, 32, 64, 200), COLUMN=(-8, 0, 64)), archs=(HOPPER,)),
+    Hazard(ring_predicate, copy_to_pointers(2), dict(TURNS=(2, 3), GUARDED=_both), constants=dict(NB=2), archs=(HOPPER,)),
+    Hazard(tma_edges, _edges, dict(ROW=(-8, 0, 32, 64, 200), COLUMN=(-8, 0, 64), BACK=_both), archs=(HOPPER,)),
     Hazard(written_first, _halves, dict(LEFT=_both, RIGHT=_both, READ=(0, 1, 2)), archs=(HOPPER,)),
     Hazard(tmem_columns, _columns, dict(OFFSET=(0, 32), WRITES=_both), archs=(BLACKWELL,)),
     Hazard(aliases, copy_by_pointers(2), dict(SHARED=_both, ORDERED=_both, RETURNS=_both)),
