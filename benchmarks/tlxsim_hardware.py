@@ -42,7 +42,7 @@ from mutation.generate import generate  # noqa: E402
 
 from mutation import subjects  # noqa: E402
 
-MODULES = ("handoff", "transfers", "products", "contents", "features")
+MODULES = ("handoff", "transfers", "products", "contents", "features", "patterns")
 GEMM, HOPPER = "hopper_gemm", "sm_90"
 LAUNCHES, SECONDS = 5, 10
 SCHEDULES = ("eager", "late", "random:0", "random:1")
