@@ -5,11 +5,15 @@ import pytest
 import test_truth_contents
 import test_truth_features
 import test_truth_handoff
+import test_truth_patterns
 import test_truth_products
 import test_truth_transfers
 from verdicts import RIGHT, cases, check, simulated
 
-TABLES = (test_truth_contents, test_truth_features, test_truth_handoff, test_truth_products, test_truth_transfers)
+TABLES = (
+    test_truth_contents, test_truth_features, test_truth_handoff, test_truth_patterns, test_truth_products,
+    test_truth_transfers,
+)  # fmt: skip
 SCHEDULES = ("late", "random:1")
 
 
