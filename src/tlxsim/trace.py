@@ -1,4 +1,4 @@
-"""What happened in a launch, step by step of the scheduler, for Perfetto and as a picture. Steps are an order and no time."""
+"""What happened in a launch, step by step of the scheduler, for Perfetto and as a picture: an order and no time."""
 
 from __future__ import annotations
 
