@@ -75,9 +75,16 @@ class Program:
 
     def touch(self, view: View, write: bool, access: Access, what: str, reads_old: bool = True) -> None:
         """Note an access to shared or tensor memory and report what it conflicts with."""
+        self.check_inside(view, access.location)
         strict = self.launch.strict_fences
         for conflict in record(view, write, access, what, strict_fences=strict, reads_old=reads_old):
             self._conflict(conflict, view, write, access, what)
+
+    def check_inside(self, view: View, location: Any) -> None:
+        """Stop at the use of a view that an index has taken out of its ring."""
+        if view.outside is not None:
+            message, index = view.outside
+            raise self.stop(Code.OUT_OF_BOUNDS, message, index, (location,))
 
     def _conflict(self, conflict: Conflict, view: View, write: bool, access: Access, what: str) -> None:
         verb, old = "write" if write else "read", conflict.earlier

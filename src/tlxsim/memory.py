@@ -49,15 +49,20 @@ class Storage:
 
 
 class View:
-    """A shaped window of a storage, as a memdesc names it."""
+    """A shaped window of a storage, as a memdesc names it.
 
-    __slots__ = ("_array", "_mask", "dtype", "name", "offset", "shape", "storage", "strides")
+    `outside` is set of a view that an index has taken out of its ring: (what is wrong, its line). To compute such an address
+    is no fault, and compilers do; to use it is one.
+    """
+
+    __slots__ = ("_array", "_mask", "dtype", "name", "offset", "outside", "shape", "storage", "strides")
 
     def __init__(self, storage: Storage, offset: int, shape: tuple, strides: tuple, dtype: np.dtype, name: str):
         self.storage, self.offset, self.shape, self.strides = storage, offset, tuple(shape), tuple(strides)
         self.dtype, self.name = dtype, name
         self._array: np.ndarray | None = None
         self._mask: int | None = None
+        self.outside: tuple[str, Any] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -91,19 +96,29 @@ class View:
 
     def index(self, place: int) -> View:
         """The place-th of a ring's buffers."""
-        name = f"{self.name}[{place}]"
-        offset = self.offset + place * self.strides[0]
-        return View(self.storage, offset, self.shape[1:], self.strides[1:], self.dtype, name)
+        return self._derived(
+            self.offset + place * self.strides[0], self.shape[1:], self.strides[1:], f"{self.name}[{place}]"
+        )
 
     def slice(self, starts: tuple, shape: tuple) -> View:
         """The box of a shape from `starts` on."""
         offset = self.offset + sum(start * stride for start, stride in zip(starts, self.strides))
         box = ",".join(f"{a}:{a + n}" for a, n in zip(starts, shape))
-        return View(self.storage, offset, shape, self.strides, self.dtype, f"{self.name}[{box}]")
+        return self._derived(offset, shape, self.strides, f"{self.name}[{box}]")
 
     def permuted(self, order: tuple) -> View:
         shape, strides = (tuple(x[i] for i in order) for x in (self.shape, self.strides))
-        return View(self.storage, self.offset, shape, strides, self.dtype, f"{self.name}.T")
+        return self._derived(self.offset, shape, strides, f"{self.name}.T")
+
+    def padded(self, rank: int) -> View:
+        """With leading dimensions of 1 up to a rank."""
+        extra = rank - len(self.shape)
+        return self._derived(self.offset, (1,) * extra + self.shape, (0,) * extra + self.strides, self.name)
+
+    def _derived(self, offset: int, shape: tuple, strides: tuple, name: str, dtype: np.dtype | None = None) -> View:
+        view = View(self.storage, offset, shape, strides, dtype or self.dtype, name)
+        view.outside = self.outside
+        return view
 
     def poison(self) -> None:
         """Fill with NaN, or with ones in every bit of an integer."""
@@ -132,11 +147,9 @@ def allocate(name: str, space: str, shape: tuple, dtype: np.dtype) -> View:
 
 def over(view: View, shape: tuple, dtype: np.dtype, name: str) -> View:
     """The same place seen with another shape and type."""
-    storage = view.storage
-    if storage.space == "tmem":
-        strides = tensor_memory(shape, dtype, storage.pitch)[1]
-        return View(storage, view.offset, shape, strides, dtype, name)
-    return View(storage, view.offset, shape, row_major(shape, dtype.itemsize), dtype, name)
+    tensor = view.storage.space == "tmem"
+    strides = tensor_memory(shape, dtype, view.storage.pitch)[1] if tensor else row_major(shape, dtype.itemsize)
+    return view._derived(view.offset, shape, strides, name, dtype)
 
 
 def row_major(shape: tuple, itemsize: int) -> tuple[int, ...]:

@@ -51,14 +51,19 @@ CASES = [
 ]  # fmt: skip
 
 
+def coordinates(offsets: list[set[int]], most: int) -> list[tuple[int, ...]]:
+    """About so many of all combinations; the last coordinate is a multiple of 16 bytes."""
+    *others, last = offsets
+    picked = list(itertools.product(*map(sorted, others), sorted({offset // 4 * 4 for offset in last})))
+    return picked[:: max(1, len(picked) // most)]
+
+
 @pytest.mark.parametrize(("shape", "block"), CASES)
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 def test_reads_fill_what_is_outside(shape, block, padding):
     x = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
     descriptor, program = host(x, block, padding=padding)
-    offsets = [sorted({-b, -1, 0, 1, n - b, n - 1, n, n + 3}) for n, b in zip(shape, block)]
-    picked = list(itertools.product(*offsets))
-    for at in picked[:: max(1, len(picked) // 150)]:
+    for at in coordinates([{-b, -1, 0, 1, n - b, n - 1, n, n + 3} for n, b in zip(shape, block)], 150):
         found = descriptor.read(at, OP, task_of(program))
         same(found, window(x.numpy(), at, block, math.nan if padding == "nan" else 0))
     assert not program.found
@@ -69,14 +74,21 @@ def test_writes_are_clipped(shape, block):
     x = torch.zeros(shape)
     descriptor, program = host(x, block)
     tile = np.arange(1, math.prod(block) + 1, dtype=np.float32).reshape(block)
-    offsets = [sorted({-b, -1, 0, n - b, n - 1, n}) for n, b in zip(shape, block)]
-    picked = list(itertools.product(*offsets))
-    for at in picked[:: max(1, len(picked) // 100)]:
+    for at in coordinates([{-b, -1, 0, n - b, n - 1, n} for n, b in zip(shape, block)], 100):
         x.zero_()
+        program.found.clear()
         descriptor.write(at, tile, OP, task_of(program))
         expected = window(tile, [-a for a in at], shape, 0)
         same(x.numpy(), expected)
+        assert [code for code, _ in program.found] == [Code.OUT_OF_BOUNDS] * (min(at) < 0)
+
+
+def test_the_last_coordinate_is_a_multiple_of_16_bytes():
+    descriptor, program = host(torch.zeros(8, 64), (4, 16))
+    descriptor.read([1, 4], OP, task_of(program))
     assert not program.found
+    descriptor.read([1, 6], OP, task_of(program))
+    assert program.found == [(Code.ALIGNMENT, "the last coordinate of x is 6, 24 bytes, no multiple of 16")]
 
 
 def test_a_read_is_a_copy():

@@ -53,16 +53,11 @@ def _index(op, m):
 
     def step(env: dict, task: Task) -> None:
         source, place = env[m["source"]], int(env[m["place"]])
-        if not 0 <= place < source.shape[0]:
+        view = source.index(place).padded(rank)
+        if not 0 <= place < source.shape[0] and view.outside is None:
             buffers = "buffer" if source.shape[0] == 1 else "buffers"
             message = f"{task.name} takes {source.name}[{place}], which has {source.shape[0]} {buffers}"
-            raise task.program.stop(Code.OUT_OF_BOUNDS, message, op.loc)
-        view = source.index(place)
-        extra = rank - len(view.shape)
-        if extra:
-            view = View(
-                view.storage, view.offset, (1,) * extra + view.shape, (0,) * extra + view.strides, view.dtype, view.name
-            )
+            view.outside = (message, op.loc)
         env[result] = view
 
     return step

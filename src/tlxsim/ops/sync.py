@@ -19,6 +19,7 @@ THREADS = 32  # of a warp
 def _init(op, m):
     def step(env: dict, task: Task) -> None:
         view: View = env[m["barrier"]]
+        task.program.check_inside(view, op.loc)
         if view.offset in view.storage.barriers:
             task.program.report(Code.BARRIER_USE, f"{view.name} is initialised a second time", op.loc)
         barrier = MBarrier(view.name, m["count"], op.loc)
@@ -40,6 +41,7 @@ def _invalidate(op, m):
 
 def barrier_of(view: View, op: Any, task: Task) -> MBarrier:
     """The barrier at a place of shared memory."""
+    task.program.check_inside(view, op.loc)
     barrier = view.storage.barriers.get(view.offset)
     if barrier is None:
         raise task.program.stop(Code.BARRIER_USE, f"{view.name} is used as an mbarrier before its initialisation", op.loc)
