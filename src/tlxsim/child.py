@@ -31,11 +31,13 @@ class ChildError(RuntimeError):
     Args:
         message: what happened.
         stderr: the errors and failed assertions that it wrote there with their source lines, or else its last lines.
+        kind: module and name of the class of the exception that it raised; empty if it died.
+        causes: the exceptions behind that one, as text.
     """
 
-    def __init__(self, message: str, stderr: str):
+    def __init__(self, message: str, stderr: str, kind: tuple[str, ...] = (), causes: tuple[str, ...] = ()):
         super().__init__(f"{message}\n{stderr}".rstrip())
-        self.message, self.stderr = message, stderr
+        self.message, self.stderr, self.kind, self.causes = message, stderr, kind, causes
 
 
 class Child:
@@ -95,7 +97,7 @@ class Child:
         if code or not data:
             return "error", (f"exited with status {code} without a result", self.stderr)
         kind, value = pickle.loads(data)
-        return (kind, value) if kind == "value" else ("error", (value, self.stderr))
+        return (kind, value) if kind == "value" else ("error", (value[0], self.stderr, *value[1:]))
 
     def _read(self) -> tuple[bytes, bool]:
         """All that the child writes, and whether it took too long."""
@@ -137,6 +139,15 @@ def _telling(lines: list[str]) -> str:
     return "".join(found or lines[-STDERR_LINES:]).rstrip()
 
 
+def _chain(error: BaseException | None) -> list[str]:
+    """The exception as text, then those behind it."""
+    texts = []
+    while error is not None and len(texts) < 10:
+        texts.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__ or error.__context__
+    return texts
+
+
 def _be_child(function: Callable[[], Any], pipe: int, stdout: int, stderr: int) -> None:
     """The child's life; does not return."""
     status = 1
@@ -150,7 +161,8 @@ def _be_child(function: Callable[[], Any], pipe: int, stdout: int, stderr: int) 
         try:
             answer = ("value", function())
         except BaseException as error:
-            answer = ("error", f"{type(error).__name__}: {error}")
+            message, *causes = _chain(error)
+            answer = ("error", (message, (type(error).__module__, type(error).__name__), tuple(causes)))
         with os.fdopen(pipe, "wb") as stream:
             pickle.dump(answer, stream)
         status = 0

@@ -1,12 +1,14 @@
 """Code that asks for the device "cuda" runs on the CPU, and is told of a GPU of some architecture.
 
-Inside `cuda_on_cpu` tensors made on, or moved to, a CUDA device stay on the CPU, and `torch.cuda` answers for one GPU. What
-it does not do: `tensor.device` and `tensor.is_cuda` say CPU, and streams and events order nothing: everything runs at once.
+Inside `cuda_on_cpu` tensors made on, or moved to, a CUDA device stay on the CPU, and `torch.cuda` answers for one GPU; every
+tensor's `is_cuda` is True. What it does not do: `tensor.device` says CPU, and streams and events order nothing: everything
+runs at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -61,8 +63,8 @@ def _answers(arch: str, multiprocessors: int) -> dict[str, Any]:
         answers[name] = lambda *args, **kwargs: _Stream()
     import torch
 
-    for name in ("manual_seed", "manual_seed_all"):
-        answers[name] = torch.manual_seed
+    for name in ("manual_seed", "manual_seed_all"):  # torch.manual_seed calls these
+        answers[name] = torch.default_generator.manual_seed
     return {**answers, "Stream": _Stream, "Event": _Stream}
 
 
@@ -91,10 +93,24 @@ def _mode() -> Any:
         def __torch_function__(self, function: Any, kinds: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             if function is torch.Tensor.cuda:
                 return args[0]
+            if function == torch.Tensor.is_cuda.__get__:
+                return True
             kwargs = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
             return function(*(_moved(value) for value in args), **kwargs)
 
     return OnCpu()
+
+
+def _generator() -> type:
+    import torch
+
+    class Generator(torch.Generator):
+        """A generator for any device is one of the CPU."""
+
+        def __new__(cls, device: Any = "cpu") -> Generator:
+            return super().__new__(cls, _moved(device))
+
+    return Generator
 
 
 @contextlib.contextmanager
@@ -112,7 +128,14 @@ def cuda_on_cpu(arch: str, multiprocessors: int = 4) -> Iterator[None]:
         function()
         return 1e-3  # not a measurement
 
+    run = threading.Thread.run
+
+    def run_on_cpu(thread: threading.Thread) -> None:
+        with _mode():  # each thread has modes of its own
+            run(thread)
+
     replaced = [(torch.cuda, name, value) for name, value in _answers(arch, multiprocessors).items()]
+    replaced += [(torch, "Generator", _generator()), (threading.Thread, "run", run_on_cpu)]
     replaced += [(triton.testing, name, once) for name in ("do_bench", "do_bench_cudagraph")]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced if hasattr(owner, name)]
     for owner, name, value in replaced:

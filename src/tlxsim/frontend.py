@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,7 +23,13 @@ LEVELS = ("ttir", "fenced")
 
 
 class FrontendError(RuntimeError):
-    """Triton's frontend or compiler refuses a kernel, or dies on it."""
+    """Triton's frontend or compiler refuses a kernel, or dies on it.
+
+    It is also of the class of the exception that they raised, so that a test which expects a `triton.CompilationError` gets
+    one; the exceptions behind that one are its `__cause__`.
+    """
+
+    __str__ = RuntimeError.__str__  # Triton's own classes have others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +153,9 @@ def compile_ir(fn: Any, bound: Mapping[str, Any], options: Mapping[str, Any], ar
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}")
     begin = time.perf_counter()
     source = specialize(fn, bound, options, arch)
+    ir = Pending(source, level).result(echo=True)
     if source.options.num_ctas != 1:
         raise Unsupported(f"{fn.__name__} is launched with num_ctas={source.options.num_ctas}: clusters are not modelled")
-    ir = Pending(source, level).result(echo=True)
     arguments = _arguments(source, bound, ir.module)
     if len(arguments) != len(ir.module.entry.args):
         raise FrontendError(f"{fn.__name__}: {len(arguments)} arguments for the {len(ir.module.entry.args)} of its IR")
@@ -182,7 +190,12 @@ def explained(source: Source, what: str) -> Iterator[None]:
     except child.ChildError as error:
         fn = source.fn
         where = f"{fn.__name__} at {fn.file_name}:{fn.starting_line_number} ({what}, {source.arch})"
-        raise FrontendError(f"{where}: the compiler {_verb(error.message)}\n{error.stderr}".rstrip()) from None
+        cause = None
+        for text in reversed(error.causes):
+            behind, cause = cause, FrontendError(text)
+            cause.__cause__ = behind
+        text = f"{where}: the compiler {_verb(error.message)}\n{error.stderr}".rstrip()
+        raise _error_class(*error.kind)(text) from cause
 
 
 class Launched:
@@ -293,6 +306,15 @@ def _check_globals(fn: Any) -> None:
         if namespace.get(name) != value:
             now = namespace.get(name)
             raise RuntimeError(f"global {name} has changed since {fn.__name__} was compiled, from {value} to {now}")
+
+
+@functools.cache
+def _error_class(module: str = "", name: str = "") -> type[FrontendError]:
+    """FrontendError, of an exception's class as well."""
+    kind = getattr(sys.modules.get(module), name, FrontendError)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(FrontendError, kind):
+        return FrontendError
+    return type("FrontendError", (FrontendError, kind), dict(__module__=__name__, __doc__=FrontendError.__doc__))
 
 
 def _verb(message: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -183,7 +184,7 @@ class FakeDriver:
 
 @contextlib.contextmanager
 def hooked(launch: Callable[[Any, Any, tuple, dict[str, Any]], Any], arch: str) -> Iterator[None]:
-    """Inside the block `kernel[grid](*args, **kwargs)` calls `launch(kernel, grid, args, kwargs)`.
+    """Inside the block `kernel[grid](*args, **kwargs)` calls `launch(kernel, grid, args, kwargs)`, one launch at a time.
 
     The active driver is a `FakeDriver`; an autotuned kernel takes the first configuration that its pruning leaves, and
     `kernel.warmup` launches nothing.
@@ -196,7 +197,7 @@ def hooked(launch: Callable[[Any, Any, tuple, dict[str, Any]], Any], arch: str) 
     if knobs.runtime.interpret:
         raise RuntimeError("TRITON_INTERPRET is set: kernels are then no kernels that could be compiled; unset it")
     original, tune = JITFunction.run, Autotuner.run
-    active = True
+    active, one = True, threading.RLock()
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         if not active:
@@ -207,7 +208,8 @@ def hooked(launch: Callable[[Any, Any, tuple, dict[str, Any]], Any], arch: str) 
             return Launched(self, *bind(self, args, kwargs), arch)
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
-        return launch(self, grid, args, kwargs)
+        with one:
+            return launch(self, grid, args, kwargs)
 
     def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
         configs = self.configs

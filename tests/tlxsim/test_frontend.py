@@ -165,6 +165,8 @@ class TestErrors:
             compiled(faulty, x32())
         assert "undefined is not defined" in str(error.value)
         assert "y = tl.load(x_ptr) + undefined" in str(error.value)
+        assert isinstance(error.value, triton.CompilationError)
+        assert "NameError" in str(error.value.__cause__)
 
     def test_of_a_shape(self):
         with pytest.raises(frontend.FrontendError, match=r"rejected at (.|\n)*"):
@@ -176,6 +178,10 @@ class TestErrors:
         assert "failed to legalize operation 'tt.cat'" in str(error.value)
         assert "pair = tl.cat(" in str(error.value)
         assert len(str(error.value).splitlines()) < 6
+
+    def test_of_a_launch_with_clusters(self):
+        with pytest.raises(triton.CompilationError, match="undefined is not defined"):
+            compiled(faulty, x32(), num_ctas=2)
 
     def test_a_compiler_that_dies_takes_nobody_along(self):
         with pytest.raises(frontend.FrontendError, match=r"crashing at .*the compiler died of SIG(ABRT|SEGV)") as error:

@@ -54,6 +54,52 @@ def test_fails():
 """
 
 
+AS_ON_A_GPU = """
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest, torch, triton, triton.language as tl
+
+
+@triton.jit
+def scale(x, out, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at) * factor)
+
+
+@triton.jit
+def faulty(x):
+    tl.store(x, undefined)
+
+
+def launch(factor):
+    x = torch.randn(256, device="cuda")
+    out = torch.empty_like(x)
+    scale[(2,)](x, out, factor, BLOCK=128)
+    torch.testing.assert_close(out, x * factor)
+
+
+def test_seeds():
+    torch.manual_seed(1)
+    first = torch.randn(4, device="cuda")
+    torch.cuda.manual_seed(1)
+    assert torch.equal(first, torch.randn(4, device="cuda"))
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    assert torch.equal(first, torch.randn(4, generator=generator, device="cuda"))
+    assert first.is_cuda and isinstance(generator, torch.Generator)
+
+
+def test_threads():
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(launch, [1.5, 2.5] * 4))
+
+
+def test_errors_are_of_the_compilers_classes():
+    with pytest.raises(triton.CompilationError, match="undefined is not defined") as error:
+        faulty[(1,)](torch.zeros(1, device="cuda"))
+    assert "NameError" in str(error.value.__cause__)
+"""
+
+
 @pytest.fixture
 def suite(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONFAULTHANDLER", "0")
@@ -70,6 +116,11 @@ def test_findings_and_deaths_fail_tests(suite):
         ["*TLX008 out of bounds (error) at *tt.store of 4-byte elements past the end of out*", "*died of SIGSEGV*"]
     )
     result.stdout.fnmatch_lines(["tlxsim: 3 launches simulated for sm_90, level ttir, 2 schedules each"])
+
+
+def test_a_suite_is_told_what_a_gpu_tells(pytester):
+    pytester.makepyfile(AS_ON_A_GPU)
+    pytester.runpytest_subprocess("--tlxsim", "--tlxsim-schedules", "1", "-p", "no:cacheprovider").assert_outcomes(passed=3)
 
 
 def test_without_the_option_nothing_is_simulated(pytester):
