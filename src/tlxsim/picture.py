@@ -1,133 +1,206 @@
-"""A kernel's pipeline as a picture: a lane for each task, full where it works and pale where it waits, and for each engine.
+"""A kernel's pipeline as a picture: a lane for each task, grey where it works and pale where it waits, and for each engine.
 
-x is the scheduler's steps, an order and not a time. HTML holds the same picture with a hover text on every span.
+x is the scheduler's steps, an order and not a time. A task is known by its events alone: before the first and after the last
+its lane is empty. HTML holds the same picture with a hover text on every span.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import pathlib
-import re
 from typing import Any
 
-from .trace import Span, Trace
+from .trace import SHOWN, Span, Trace, lanes, rows, tasks
 
-STEPS = 200  # that stay readable
 SUFFIXES = (".png", ".svg", ".html")
-PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#999933", "#882255", "#44aa99")
-WORK = "#dddddd"
-LANE, ROW = 0.9, 0.55  # inches a lane, part of it that a span fills
+PALETTE = (
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#44aa99", "#332288", "#c9a07a",
+    "#882255", "#90b050", "#7788dd", "#775533", "#ee99bb", "#117777",
+)  # fmt: skip
+WORK, PALE = "#dddddd", 0.25
+TASK, ROW, GAP = 1.0, 0.55, 0.45  # heights of a task's lane, of an engine's row, and between lanes
+NOTE = "step of the scheduler (an order, not a time)"
 
 
-def draw(trace: Trace, path: str, steps: tuple[int, int] = (0, STEPS)) -> None:
-    """Write the picture of the first program of a trace.
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A rectangle of a lane from step to step; `names` are texts for inside, the longest first."""
+
+    first: int
+    end: int
+    top: float
+    height: float
+    colour: str
+    pale: bool = False
+    hover: str = ""
+    names: tuple[str, ...] = ()
+
+    def text(self, characters_a_step: float) -> str:
+        """The longest name that fits."""
+        room = (self.end - self.first) * characters_a_step - 1
+        return next((name for name in self.names if len(name) <= room), "")
+
+    @property
+    def ink(self) -> str:
+        """The colour of text on it."""
+        red, green, blue = (int(self.colour[n : n + 2], 16) for n in (1, 3, 5))
+        return "#222222" if self.pale or 0.3 * red + 0.6 * green + 0.1 * blue > 140 else "#ffffff"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What is where; lanes are names with top and height."""
+
+    title: str
+    cut: str
+    first: int
+    end: int
+    lanes: list[tuple[str, float, float]]
+    boxes: list[Box]
+    legend: dict[str, str]
+
+    @property
+    def height(self) -> float:
+        return sum(self.lanes[-1][1:]) if self.lanes else TASK
+
+
+def draw(trace: Trace, path: str, steps: tuple[int, int] = SHOWN) -> None:
+    """Write the picture of the first program of a trace, from a step up to another.
 
     Raises:
-        ValueError: the file's suffix is none of .png, .svg and .html.
+        ValueError: the file's suffix is none of .png, .svg and .html, or no step is asked for.
     """
-    suffix = pathlib.Path(path).suffix
+    suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"a picture's file must end in {', '.join(SUFFIXES)}, got {path}")
-    every = trace.spans
-    spans = [span for span in every if span.program == every[0].program]
-    last = max((span.last for span in spans), default=0)
-    shown = sorted((s for s in spans if s.first < steps[1] and s.last >= steps[0]), key=lambda span: span.first)
-    program = spans[0].program if spans else (0, 0, 0)
-    title = f"{trace.kernel}, program {program}, steps {steps[0]} to {min(last, steps[1])} of {last}"
+    if not 0 <= steps[0] < steps[1]:
+        raise ValueError(f"steps must be a first step and a later one, got {steps}")
+    layout = _layout(trace, steps)
     if suffix == ".html":
-        pathlib.Path(path).write_text(_page(shown, title, steps, min(last, steps[1])))
+        pathlib.Path(path).write_text(_page(layout), encoding="utf-8")
     else:
-        _figure(shown, title, steps, min(last, steps[1])).savefig(path, dpi=150)
+        _figure(layout).savefig(path, dpi=150)
 
 
-def _lanes(spans: list[Span]) -> list[str]:
-    """Tasks first, then engines, each as they come."""
-    tasks = dict.fromkeys(span.lane for span in spans if span.kind == "wait")
-    return [*tasks, *dict.fromkeys(span.lane for span in spans if span.kind != "wait")]
+def _layout(trace: Trace, steps: tuple[int, int]) -> Layout:
+    """Boxes of all that happens within the steps."""
+    program = min((event[0] for event in trace.events), default=(0, 0, 0))
+    every = [span for span in trace.spans if span.program == program]
+    last = max((span.end for span in every), default=0)
+    first, end = steps[0], max(min(last, steps[1]), steps[0] + 1)
+    shown = [span for span in every if span.first < end and span.end > first]
+    colours = {group: PALETTE[n % len(PALETTE)] for n, group in enumerate(dict.fromkeys(map(_group, shown)))}
+    tops, placed, top = {}, [], 0.0
+    deep = lanes(shown)
+    names = tasks(every)
+    for lane, count in (dict.fromkeys(names, 1) | deep).items():
+        height = TASK if lane in names else max(TASK * 0.7, count * ROW)
+        tops[lane] = top, height
+        placed.append((lane, top, height))
+        top += height + GAP
+    boxes = []
+    for task in names:
+        begin, stop = _known(task, every)
+        if begin < end and stop > first:
+            boxes.append(Box(max(begin, first), min(stop, end), *tops[task], WORK, hover=f"{task} works"))
+    for span, row in zip(shown, rows(shown), strict=True):
+        top, height = tops[span.lane]
+        height /= deep[span.lane]
+        hover = f"{span.label}, {span.line}, {span.task}, steps {span.first} to {span.last}"
+        _, bracket, index = _buffer(span).partition("[")
+        boxes.append(
+            Box(max(span.first, first), min(span.end, end), top + row * height, height, colours[_group(span)],
+                span.kind == "wait", hover, (_buffer(span), *([bracket + index] if bracket else [])))
+        )  # fmt: skip
+    title = f"{trace.kernel}, program {program}, steps {first} to {end} of {last}"
+    cut = f"cut: steps {end} to {last}, which draw(path, steps=({end}, {last})) shows" if end < last else ""
+    return Layout(title, cut, first, end, placed, boxes, colours)
+
+
+def _known(task: str, spans: list[Span]) -> tuple[int, int]:
+    """The steps between a task's first event and its last: it waits, or launches an operation."""
+    mine = [span for span in spans if span.task == task]
+    return mine[0].first, max(span.end if span.kind == "wait" else span.first + 1 for span in mine)
+
+
+def _buffer(span: Span) -> str:
+    """The buffer or barrier that a span has to do with."""
+    return span.label.split(" ", 1)[-1].removeprefix("to ")
 
 
 def _group(span: Span) -> str:
-    """What a span has to do with: the buffer or barrier without its index."""
-    return re.sub(r"\[.*", "", span.label.split(" ", 1)[-1])
+    """It without its index."""
+    return _buffer(span).partition("[")[0]
 
 
-def _colours(spans: list[Span]) -> dict[str, str]:
-    groups = dict.fromkeys(_group(span) for span in spans)
-    return {group: PALETTE[n % len(PALETTE)] for n, group in enumerate(groups)}
-
-
-def _rows(spans: list[Span]) -> dict[int, int]:
-    """For spans of a lane that overlap, by their number: a row each."""
-    found, ends = {}, {}
-    for number, span in enumerate(spans):
-        free = ends.setdefault(span.lane, [])
-        row = next((row for row, end in enumerate(free) if end <= span.first), len(free))
-        free[row : row + 1] = [max(span.last, span.first + 1)]
-        found[number] = row
-    return found
-
-
-def _figure(spans: list[Span], title: str, steps: tuple[int, int], end: int) -> Any:
+def _figure(layout: Layout) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_rgba
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+    from matplotlib.patches import Patch, Rectangle
 
-    lanes, colours, rows = _lanes(spans), _colours(spans), _rows(spans)
-    deepest = {lane: 1 + max(rows[n] for n, span in enumerate(spans) if span.lane == lane) for lane in lanes}
-    figure = Figure(figsize=(14, 1.6 + LANE * max(1, len(lanes)) * 0.7), layout="constrained")
+    count = layout.end - layout.first
+    width = min(14 * max(1.0, count / (SHOWN[1] - SHOWN[0])), 100)
+    figure = Figure(figsize=(width, 1.4 + 0.4 * layout.height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for place, lane in enumerate(lanes):
-        if any(span.lane == lane and span.kind == "wait" for span in spans):
-            axes.barh(place, end - steps[0], left=steps[0], height=ROW, color=WORK, zorder=1)
-    for number, span in enumerate(spans):
-        height = ROW / deepest[span.lane]
-        place = lanes.index(span.lane) - ROW / 2 + (rows[number] + 0.5) * height
-        waits = span.kind == "wait"
-        first, last = max(span.first, steps[0]), min(max(span.last, span.first + 1), steps[1])
-        axes.barh(
-            place, last - first, left=first, height=height, zorder=2, color="white" if waits else colours[_group(span)],
-            edgecolor=colours[_group(span)] if waits else "white", hatch="////" if waits else None, linewidth=0.6,
-        )  # fmt: skip
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.invert_yaxis()
-    axes.set_xlim(steps[0], max(end, steps[0] + 1))
-    axes.set_xlabel("step of the scheduler (an order, not a time)")
-    axes.set_title(title, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    shown = [Patch(facecolor=WORK, label="works"), Patch(facecolor="white", edgecolor="black", hatch="////", label="waits")]
-    shown += [Patch(facecolor=colour, label=group) for group, colour in colours.items()]
-    figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=9)
+    for box in layout.boxes:
+        face = to_rgba(box.colour, PALE) if box.pale else box.colour
+        if box.pale:  # not over the grey of work
+            axes.add_patch(Rectangle((box.first, box.top), box.end - box.first, box.height, color="white", linewidth=0))
+        edge = box.colour if box.pale else "white"
+        size = box.end - box.first, box.height
+        axes.add_patch(Rectangle((box.first, box.top), *size, facecolor=face, edgecolor=edge, linewidth=0.6))
+        # 11 of the 14 inches are steps, and a character of this size takes a 16th
+        middle = (box.first + box.end) / 2, box.top + box.height / 2
+        axes.text(*middle, box.text(16 * (width - 3) / count), ha="center", va="center", fontsize=7, color=box.ink)
+    axes.set_yticks([top + height / 2 for _, top, height in layout.lanes], [lane for lane, _, _ in layout.lanes])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(layout.first, layout.end)
+    axes.set_ylim(layout.height + GAP / 2, -GAP / 2)
+    axes.set_xlabel("\n".join(filter(None, (NOTE, layout.cut))))
+    axes.set_title(layout.title, loc="left", fontsize=11)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    known = [Patch(color=WORK, label="works"), Patch(facecolor="#00000022", edgecolor="#555555", label="waits (pale)")]
+    known += [Patch(color=colour, label=group) for group, colour in layout.legend.items()]
+    figure.legend(handles=known, loc="outside right upper", frameon=False, fontsize=9)
     return figure
 
 
-def _page(spans: list[Span], title: str, steps: tuple[int, int], end: int) -> str:
+def _page(layout: Layout) -> str:
     """A page of its own: rectangles with a hover text each."""
-    lanes, colours, rows = _lanes(spans), _colours(spans), _rows(spans)
-    scale, height, left = 1100 / max(1, end - steps[0]), 34, 170
+    count, tall, left, top = layout.end - layout.first, 28, 170, 8
+    wide = max(1100, 6 * count)
+    scale, bottom = wide / count, top + layout.height * tall + 14
     parts = []
-    for place, lane in enumerate(lanes):
-        y = 20 + place * height
-        parts.append(f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{html.escape(lane)}</text>')
-        parts.append(f'<rect x="{left}" y="{y}" width="1100" height="26" fill="#f2f2f2"/>')
-    for number, span in enumerate(spans):
-        deepest = 1 + max(rows[n] for n, other in enumerate(spans) if other.lane == span.lane)
-        tall = 26 / deepest
-        x = left + (max(span.first, steps[0]) - steps[0]) * scale
-        width = max(2.0, (min(span.last, steps[1]) - max(span.first, steps[0])) * scale)
-        y = 20 + lanes.index(span.lane) * height + rows[number] * tall
-        hover = html.escape(f"{span.label}, {span.line}, {span.task}, steps {span.first} to {span.last}")
-        opacity = 0.3 if span.kind == "wait" else 1
-        place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{tall:.1f}"'
-        look = f'fill="{colours[_group(span)]}" fill-opacity="{opacity}"'
-        parts.append(f"<rect {place} {look}><title>{hover}</title></rect>")
+    for lane, begin, height in layout.lanes:
+        y = top + (begin + height / 2) * tall + 4
+        parts.append(f'<text x="{left - 8}" y="{y:.1f}" text-anchor="end">{html.escape(lane)}</text>')
+    stride = next(n for n in (1, 5, 25, 100, 500, count) if n * scale >= 60 or n == count)
+    for step in range(-(-layout.first // stride) * stride, layout.end + 1, stride):
+        x = left + (step - layout.first) * scale
+        parts.append(f'<path d="M{x:.1f} {top}V{bottom:.1f}" stroke="#eeeeee"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="middle">{step}</text>')
+    for box in layout.boxes:
+        x, y = left + (box.first - layout.first) * scale, top + box.top * tall
+        width, height = (box.end - box.first) * scale, box.height * tall
+        place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        under = f'<rect {place} fill="white"/>' if box.pale else ""
+        look = f'fill="{box.colour}" fill-opacity="{PALE}" stroke="{box.colour}"' if box.pale else f'fill="{box.colour}"'
+        inside = f'x="{x + width / 2:.1f}" y="{y + height / 2 + 3.5:.1f}" fill="{box.ink}"'
+        text = box.text(scale / 6)
+        text = f'<text class="in" {inside}>{html.escape(text)}</text>' if text else ""
+        parts.append(f"<g><title>{html.escape(box.hover)}</title>{under}<rect {place} {look}/>{text}</g>")
     legend = " ".join(
-        f'<span style="color:{colour}">&#9632;</span> {html.escape(group)}' for group, colour in colours.items()
+        f'<span style="color:{colour}">&#9632;</span> {html.escape(group)}' for group, colour in layout.legend.items()
     )
-    tall = 40 + len(lanes) * height
-    note = "Pale spans are waits; x is the scheduler's steps, an order and not a time."
+    title = html.escape(layout.title)
+    note = html.escape("; ".join(filter(None, (f"x: {NOTE}", "grey: a task works, pale: it waits", layout.cut))))
+    style = "body{font:14px sans-serif;color:#222;background:#fff} h1{font-size:18px} text{font-size:12px} "
+    style += ".in{font-size:10px;text-anchor:middle;pointer-events:none}"
     return (
-        f"<!doctype html><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<style>body{{font:14px sans-serif}} text{{font-size:13px}}</style><h1>{html.escape(title)}</h1><p>{note}</p>"
-        f"<p>{legend}</p><svg width='{left + 1120}' height='{tall}'>{''.join(parts)}</svg>\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+        f'<h1>{title}</h1><p>{note}</p><p>{legend}</p><svg xmlns="http://www.w3.org/2000/svg" width="{left + wide + 30}" '
+        f'height="{bottom + 24:.0f}">{"".join(parts)}</svg></html>\n'
     )
