@@ -227,6 +227,8 @@ class Launched:
             with explained(source, "compiled"):
                 child.run(lambda: _compiled(source) and None)  # leaves it in Triton's cache
             self._kernel = _compiled(source)
+        if name in ("n_regs", "n_spills", "n_max_threads"):
+            self._kernel._init_handles()
         return getattr(self._kernel, name)
 
 

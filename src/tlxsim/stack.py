@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -149,7 +151,12 @@ class FakeDriver:
             max_shared_mem=shared_limit(arch), multiprocessor_count=multiprocessors, warpSize=32, max_num_regs=65536,
             sm_clock_rate=1_000_000, mem_clock_rate=1_000_000, mem_bus_width=1024,
         )  # fmt: skip
-        self.utils = types.SimpleNamespace(get_device_properties=lambda device: dict(properties))
+        self.utils = types.SimpleNamespace(
+            get_device_properties=lambda device: dict(properties), load_binary=_load_binary, unload_module=lambda module: None
+        )
+
+    def launcher_cls(self, source: Any, metadata: Any) -> None:
+        """Of a compiled kernel, which is never launched as such."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -180,6 +187,20 @@ class FakeDriver:
 
     def is_active(self) -> bool:
         return True
+
+
+def _load_binary(name: str, kernel: bytes, shared: int, device: int) -> tuple[None, None, int, int, int]:
+    """No module and no function, but the registers, spilled words and most threads that a GPU's driver would tell of them."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    usage = re.search(rf"Function {re.escape(name)}:\s+REG:(\d+) .*LOCAL:(\d+)", text)
+    registers, local = (int(n) for n in usage.groups())
+    return None, None, registers, local // 4, min(1024, 65536 // registers // 32 * 32)
 
 
 @contextlib.contextmanager

@@ -287,6 +287,13 @@ class TestHooked:
         assert ".target sm_90a" in launched.asm["ptx"]
         assert launched.metadata.shared == 0
 
+    def test_a_kernel_knows_its_registers(self, launches):
+        warm = kernel.warmup(x32(), 7, x32(), grid=(1,))
+        warm._init_handles()
+        assert 8 <= warm.n_regs <= 64
+        assert (warm.n_spills, warm.n_max_threads) == (0, 1024)
+        assert kernel[(1,)](x32(), 7, x32()).n_regs == warm.n_regs
+
     def test_what_a_launch_returns_can_be_launched(self, launches):
         x = x32()
         launched = kernel[(1,)](x, 7, x, num_warps=2)
