@@ -152,7 +152,9 @@ class FakeDriver:
             sm_clock_rate=1_000_000, mem_clock_rate=1_000_000, mem_bus_width=1024,
         )  # fmt: skip
         self.utils = types.SimpleNamespace(
-            get_device_properties=lambda device: dict(properties), load_binary=_load_binary, unload_module=lambda module: None
+            get_device_properties=lambda device: dict(properties),
+            load_binary=_load_binary,
+            unload_module=lambda module: None,
         )
 
     def launcher_cls(self, source: Any, metadata: Any) -> None:
@@ -190,7 +192,7 @@ class FakeDriver:
 
 
 def _load_binary(name: str, kernel: bytes, shared: int, device: int) -> tuple[None, None, int, int, int]:
-    """No module and no function, but the registers, spilled words and most threads that a GPU's driver would tell of them."""
+    """No module and no function; then the registers, spilled words and most threads that a GPU's driver would tell."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
