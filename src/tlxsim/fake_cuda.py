@@ -8,12 +8,15 @@ runs at once.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from .stack import arch_number, shared_limit
+
+_MEASURED = 1e-3  # ms; nothing is measured
 
 
 class _Stream:
@@ -34,7 +37,7 @@ class _Stream:
         return True
 
     def elapsed_time(self, other: _Stream) -> float:
-        return 1e-3  # not a measurement
+        return _MEASURED
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """Nothing is left to wait for."""
@@ -57,7 +60,9 @@ def _answers(arch: str, multiprocessors: int) -> dict[str, Any]:
         memory_reserved=0, is_bf16_supported=True, is_current_stream_capturing=False, mem_get_info=(1 << 37, 1 << 37),
     )  # fmt: skip
     answers = {name: _constant(value) for name, value in values.items()}
-    for name in ("synchronize", "set_device", "empty_cache", "init", "reset_peak_memory_stats", "set_stream"):
+    for name in (
+        "synchronize", "set_device", "empty_cache", "init", "reset_peak_memory_stats", "set_stream", "ipc_collect", "_sleep",
+    ):  # fmt: skip
         answers[name] = _constant(None)
     for name in ("current_stream", "default_stream", "stream", "device"):
         answers[name] = lambda *args, **kwargs: _Stream()
@@ -65,11 +70,19 @@ def _answers(arch: str, multiprocessors: int) -> dict[str, Any]:
 
     for name in ("manual_seed", "manual_seed_all"):  # torch.manual_seed calls these
         answers[name] = torch.default_generator.manual_seed
+    for name in ("get_rng_state", "set_rng_state", "initial_seed"):
+        answers[name] = _of_cpu(getattr(torch, name))
     return {**answers, "Stream": _Stream, "Event": _Stream}
 
 
 def _constant(value: Any) -> Any:
     return lambda *args, **kwargs: value
+
+
+def _of_cpu(function: Any) -> Any:
+    """The function without the device that CUDA's variant of it takes last."""
+    parameters = len(inspect.signature(function).parameters)
+    return lambda *args, device=None: function(*args[:parameters])
 
 
 def _moved(value: Any) -> Any:
@@ -91,11 +104,13 @@ def _mode() -> Any:
         """Calls of torch whose arguments name a CUDA device name the CPU."""
 
         def __torch_function__(self, function: Any, kinds: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-            if function is torch.Tensor.cuda:
+            if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
                 return args[0]
             if function == torch.Tensor.is_cuda.__get__:
                 return True
             kwargs = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+            if isinstance(kwargs.get("device"), int):  # its number
+                kwargs["device"] = "cpu"
             return function(*(_moved(value) for value in args), **kwargs)
 
     return OnCpu()
@@ -124,9 +139,11 @@ def cuda_on_cpu(arch: str, multiprocessors: int = 4) -> Iterator[None]:
     import torch
     import triton.testing
 
-    def once(function: Any, *args: Any, **kwargs: Any) -> float:
+    def once(function: Any, *args: Any, quantiles: Any = None, return_mode: str = "mean", **kwargs: Any) -> Any:
         function()
-        return 1e-3  # not a measurement
+        if quantiles is not None:
+            return [_MEASURED] * len(quantiles) if len(quantiles) > 1 else _MEASURED
+        return [_MEASURED] if return_mode == "all" else _MEASURED
 
     run = threading.Thread.run
 
@@ -135,7 +152,8 @@ def cuda_on_cpu(arch: str, multiprocessors: int = 4) -> Iterator[None]:
             run(thread)
 
     replaced = [(torch.cuda, name, value) for name, value in _answers(arch, multiprocessors).items()]
-    replaced += [(torch, "Generator", _generator()), (threading.Thread, "run", run_on_cpu)]
+    replaced += [(torch.cuda.nvtx, name, _constant(0)) for name in ("range_push", "range_pop", "mark")]
+    replaced += [(torch, "Generator", _generator()), (threading.Thread, "run", run_on_cpu), (torch.version, "cuda", "12.8")]
     replaced += [(triton.testing, name, once) for name in ("do_bench", "do_bench_cudagraph")]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced if hasattr(owner, name)]
     for owner, name, value in replaced:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+_SESSION: pytest.StashKey[Any] = pytest.StashKey()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tlxsim", "run Triton and TLX kernels in a simulator")
@@ -76,11 +78,20 @@ class Simulated:
         return True
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Any:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Any:
+        """What fixtures launch belongs to the test."""
         from . import stack
         from .session import Session
 
-        session = Session(self.options)
+        session = item.stash[_SESSION] = Session(self.options)
+        with stack.hooked(session.launch, self.options.arch):
+            yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Any:
+        from . import stack
+
+        session = item.stash[_SESSION]
         with stack.hooked(session.launch, self.options.arch):
             outcome = yield
         report = session.report

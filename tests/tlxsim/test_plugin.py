@@ -86,6 +86,31 @@ def test_seeds():
     generator = torch.Generator(device="cuda").manual_seed(1)
     assert torch.equal(first, torch.randn(4, generator=generator, device="cuda"))
     assert first.is_cuda and isinstance(generator, torch.Generator)
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state(0), device=0)
+
+
+def test_devices():
+    assert torch.zeros(2, device=0).pin_memory().cuda(0, non_blocking=True).is_cuda
+    assert torch.version.cuda.split(".")
+    torch.cuda.nvtx.range_push("nothing")
+
+
+def test_benchmarks_run_once():
+    runs = []
+    time, low, high = triton.testing.do_bench(lambda: runs.append(1), quantiles=[0.5, 0.2, 0.8])
+    assert isinstance(triton.testing.do_bench(lambda: runs.append(1)), float)
+    assert len(triton.testing.do_bench(lambda: runs.append(1), return_mode="all")) == len(runs) - 2 == 1
+
+
+@pytest.fixture
+def scaled():
+    x, out = torch.ones(128, device="cuda"), torch.empty(128, device="cuda")
+    scale[(1,)](x, out, 2.0, BLOCK=128)
+    return out
+
+
+def test_fixtures_launch(scaled):
+    assert (scaled == 2).all()
 
 
 def test_threads():
@@ -120,7 +145,9 @@ def test_findings_and_deaths_fail_tests(suite):
 
 def test_a_suite_is_told_what_a_gpu_tells(pytester):
     pytester.makepyfile(AS_ON_A_GPU)
-    pytester.runpytest_subprocess("--tlxsim", "--tlxsim-schedules", "1", "-p", "no:cacheprovider").assert_outcomes(passed=3)
+    result = pytester.runpytest_subprocess("--tlxsim", "--tlxsim-schedules", "1", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["tlxsim: 9 launches simulated for *"])
 
 
 def test_without_the_option_nothing_is_simulated(pytester):
