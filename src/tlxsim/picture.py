@@ -1,7 +1,7 @@
 """A kernel's pipeline as a picture: a lane for each task, grey where it works and pale where it waits, and for each engine.
 
 x is the scheduler's steps, an order and not a time. A task is known by its events alone: before the first and after the last
-its lane is empty. HTML holds the same picture with a hover text on every span.
+its lane is empty. A wait that never ends has a thick edge. HTML holds the same picture with a hover text on every span.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PALETTE = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#44aa99", "#332288", "#c9a07a",
     "#882255", "#90b050", "#7788dd", "#775533", "#ee99bb", "#117777",
 )  # fmt: skip
-WORK, PALE = "#dddddd", 0.25
+WORK, STUCK, PALE = "#dddddd", "#cc0000", 0.25
 TASK, ROW, GAP = 1.0, 0.55, 0.45  # heights of a task's lane, of an engine's row, and between lanes
 NOTE = "step of the scheduler (an order, not a time)"
 
@@ -33,6 +33,7 @@ class Box:
     height: float
     colour: str
     pale: bool = False
+    stuck: bool = False
     hover: str = ""
     names: tuple[str, ...] = ()
 
@@ -65,8 +66,10 @@ class Layout:
         return sum(self.lanes[-1][1:]) if self.lanes else TASK
 
 
-def draw(trace: Trace, path: str, steps: tuple[int, int] = SHOWN) -> None:
-    """Write the picture of the first program of a trace, from a step up to another.
+def draw(trace: Trace, path: str, steps: tuple[int, int] | None = None) -> None:
+    """Write the picture of the first program of a trace, or of the first that is stuck, from a step up to another.
+
+    Without steps it shows the first ones, or those before a program is stuck.
 
     Raises:
         ValueError: the file's suffix is none of .png, .svg and .html, or no step is asked for.
@@ -74,7 +77,7 @@ def draw(trace: Trace, path: str, steps: tuple[int, int] = SHOWN) -> None:
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"a picture's file must end in {', '.join(SUFFIXES)}, got {path}")
-    if not 0 <= steps[0] < steps[1]:
+    if steps is not None and not 0 <= steps[0] < steps[1]:
         raise ValueError(f"steps must be a first step and a later one, got {steps}")
     layout = _layout(trace, steps)
     if suffix == ".html":
@@ -83,12 +86,14 @@ def draw(trace: Trace, path: str, steps: tuple[int, int] = SHOWN) -> None:
         _figure(layout).savefig(path, dpi=150)
 
 
-def _layout(trace: Trace, steps: tuple[int, int]) -> Layout:
+def _layout(trace: Trace, steps: tuple[int, int] | None) -> Layout:
     """Boxes of all that happens within the steps."""
-    program = min((event[0] for event in trace.events), default=(0, 0, 0))
+    stuck = [span for span in trace.spans if span.kind == "stuck"]
+    program = min((span.program for span in stuck or trace.spans), default=(0, 0, 0))
     every = [span for span in trace.spans if span.program == program]
     last = max((span.end for span in every), default=0)
-    first, end = steps[0], max(min(last, steps[1]), steps[0] + 1)
+    first, end = steps or ((max(0, last - SHOWN), last) if stuck else (0, SHOWN))
+    end = max(min(last, end), first + 1)
     shown = [span for span in every if span.first < end and span.end > first]
     colours = {group: PALETTE[n % len(PALETTE)] for n, group in enumerate(dict.fromkeys(map(_group, shown)))}
     tops, placed, top = {}, [], 0.0
@@ -107,21 +112,22 @@ def _layout(trace: Trace, steps: tuple[int, int]) -> Layout:
     for span, row in zip(shown, rows(shown), strict=True):
         top, height = tops[span.lane]
         height /= deep[span.lane]
-        hover = f"{span.label}, {span.line}, {span.task}, steps {span.first} to {span.last}"
+        hover = f"{span.name}, {span.line}, {span.task}, steps {span.first} to {span.last}"
         _, bracket, index = _buffer(span).partition("[")
         boxes.append(
             Box(max(span.first, first), min(span.end, end), top + row * height, height, colours[_group(span)],
-                span.kind == "wait", hover, (_buffer(span), *([bracket + index] if bracket else [])))
+                span.kind != "async", span.kind == "stuck", hover, (_buffer(span), *([bracket + index] if bracket else [])))
         )  # fmt: skip
     title = f"{trace.kernel}, program {program}, steps {first} to {end} of {last}"
-    cut = f"cut: steps {end} to {last}, which draw(path, steps=({end}, {last})) shows" if end < last else ""
+    hidden = [(a, b) for a, b in ((0, first), (end, last)) if a < b]
+    cut = "; ".join(f"cut: steps {a} to {b}, which draw(path, steps=({a}, {b})) shows" for a, b in hidden)
     return Layout(title, cut, first, end, placed, boxes, colours)
 
 
 def _known(task: str, spans: list[Span]) -> tuple[int, int]:
     """The steps between a task's first event and its last: it waits, or launches an operation."""
     mine = [span for span in spans if span.task == task]
-    return mine[0].first, max(span.end if span.kind == "wait" else span.first + 1 for span in mine)
+    return mine[0].first, max(span.first + 1 if span.kind == "async" else span.end for span in mine)
 
 
 def _buffer(span: Span) -> str:
@@ -141,7 +147,7 @@ def _figure(layout: Layout) -> Any:
     from matplotlib.patches import Patch, Rectangle
 
     count = layout.end - layout.first
-    width = min(14 * max(1.0, count / (SHOWN[1] - SHOWN[0])), 100)
+    width = min(14 * max(1.0, count / SHOWN), 100)
     figure = Figure(figsize=(width, 1.4 + 0.4 * layout.height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -149,9 +155,9 @@ def _figure(layout: Layout) -> Any:
         face = to_rgba(box.colour, PALE) if box.pale else box.colour
         if box.pale:  # not over the grey of work
             axes.add_patch(Rectangle((box.first, box.top), box.end - box.first, box.height, color="white", linewidth=0))
-        edge = box.colour if box.pale else "white"
+        edge, thick = (STUCK, 2.5) if box.stuck else (box.colour if box.pale else "white", 0.6)
         size = box.end - box.first, box.height
-        axes.add_patch(Rectangle((box.first, box.top), *size, facecolor=face, edgecolor=edge, linewidth=0.6))
+        axes.add_patch(Rectangle((box.first, box.top), *size, facecolor=face, edgecolor=edge, linewidth=thick))
         # 11 of the 14 inches are steps, and a character of this size takes a 16th
         middle = (box.first + box.end) / 2, box.top + box.height / 2
         axes.text(*middle, box.text(16 * (width - 3) / count), ha="center", va="center", fontsize=7, color=box.ink)
@@ -163,6 +169,8 @@ def _figure(layout: Layout) -> Any:
     axes.set_title(layout.title, loc="left", fontsize=11)
     axes.spines[["top", "right", "left"]].set_visible(False)
     known = [Patch(color=WORK, label="works"), Patch(facecolor="#00000022", edgecolor="#555555", label="waits (pale)")]
+    if any(box.stuck for box in layout.boxes):
+        known.append(Patch(facecolor="white", edgecolor=STUCK, linewidth=2, label="never ends"))
     known += [Patch(color=colour, label=group) for group, colour in layout.legend.items()]
     figure.legend(handles=known, loc="outside right upper", frameon=False, fontsize=9)
     return figure
@@ -188,6 +196,8 @@ def _page(layout: Layout) -> str:
         place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
         under = f'<rect {place} fill="white"/>' if box.pale else ""
         look = f'fill="{box.colour}" fill-opacity="{PALE}" stroke="{box.colour}"' if box.pale else f'fill="{box.colour}"'
+        if box.stuck:
+            look = f'fill="{box.colour}" fill-opacity="{PALE}" stroke="{STUCK}" stroke-width="3"'
         inside = f'x="{x + width / 2:.1f}" y="{y + height / 2 + 3.5:.1f}" fill="{box.ink}"'
         text = box.text(scale / 6)
         text = f'<text class="in" {inside}>{html.escape(text)}</text>' if text else ""
@@ -196,7 +206,8 @@ def _page(layout: Layout) -> str:
         f'<span style="color:{colour}">&#9632;</span> {html.escape(group)}' for group, colour in layout.legend.items()
     )
     title = html.escape(layout.title)
-    note = html.escape("; ".join(filter(None, (f"x: {NOTE}", "grey: a task works, pale: it waits", layout.cut))))
+    never = "thick edge: a wait that never ends" if any(box.stuck for box in layout.boxes) else ""
+    note = html.escape("; ".join(filter(None, (f"x: {NOTE}", "grey: a task works, pale: it waits", never, layout.cut))))
     style = "body{font:14px sans-serif;color:#222;background:#fff} h1{font-size:18px} text{font-size:12px} "
     style += ".in{font-size:10px;text-anchor:middle;pointer-events:none}"
     return (

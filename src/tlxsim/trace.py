@@ -8,7 +8,8 @@ import json
 import pathlib
 import re
 
-SHOWN = (0, 200)  # steps of a picture that stay readable
+SHOWN = 200  # steps of a picture that stay readable
+BEYOND = 10  # steps for which a wait that never ends is shown after the last one
 ENGINES = {
     "load": "TMA loads", "store": "TMA stores", "mma": "tensor cores", "wgmma": "tensor cores", "commit": "tensor cores",
     "copy": "tensor cores", "cp.async": "cp.async", "arrive": "cp.async",
@@ -17,7 +18,7 @@ ENGINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """One event: a wait of a task, or an asynchronous operation from its issue to its completion."""
+    """One event: a "wait" of a task, "stuck" if it never ends, or an "async" operation from its issue to its completion."""
 
     program: tuple[int, int, int]
     task: str
@@ -29,13 +30,18 @@ class Span:
 
     @property
     def end(self) -> int:
-        """Where it ends in a picture: none is empty."""
-        return max(self.last, self.first + 1)
+        """Where it ends in a picture: none is empty, and one that never ends goes on for a while."""
+        return self.last + BEYOND if self.kind == "stuck" else max(self.last, self.first + 1)
 
     @property
     def lane(self) -> str:
         """The task that waits, or the engine that works."""
-        return self.task if self.kind == "wait" else ENGINES.get(self.label.split()[0], "others")
+        return ENGINES.get(self.label.split()[0], "others") if self.kind == "async" else self.task
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is shown."""
+        return f"{self.label}, which never ends" if self.kind == "stuck" else self.label
 
 
 class Trace:
@@ -70,15 +76,15 @@ class Trace:
                 events.append(dict(name="thread_sort_index", ph="M", pid=program, tid=tid, args=dict(sort_index=tid)))
             for span, row in zip(mine, rows(mine), strict=True):
                 events.append(
-                    dict(name=span.label, cat=span.kind, ph="X", ts=span.first, dur=span.end - span.first, pid=program,
+                    dict(name=span.name, cat=span.kind, ph="X", ts=span.first, dur=span.end - span.first, pid=program,
                          tid=tids[span.lane, row], args=dict(line=span.line, task=span.task))
                 )  # fmt: skip
         note = "one microsecond is one step of the scheduler: an order, not a time"
         content = dict(traceEvents=events, displayTimeUnit="ns", otherData=dict(kernel=self.kernel, time=note))
         pathlib.Path(path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
-    def draw(self, path: str, steps: tuple[int, int] = SHOWN) -> None:
-        """A picture of the first program, as PNG, SVG or HTML by the file's suffix."""
+    def draw(self, path: str, steps: tuple[int, int] | None = None) -> None:
+        """A picture of the first program, or of the first that is stuck, as PNG, SVG or HTML by the file's suffix."""
         from .picture import draw
 
         draw(self, path, steps)

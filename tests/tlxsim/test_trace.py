@@ -56,6 +56,14 @@ def page(trace, path, **options):
     return text, [title.text for title in svg.iter("{http://www.w3.org/2000/svg}title")]
 
 
+STUCK = [
+    *EVENTS,
+    ((1, 0, 0), "default task", "wait", "wait empty[0]", 3, 4, "k.py:6"),
+    ((1, 0, 0), "task 1 (line 4)", "stuck", "wait full[1]", 9, 500, "k.py:3"),
+    ((1, 0, 0), "default task", "stuck", "wait empty[1]", 500, 500, "k.py:6"),
+]
+
+
 def test_a_lane_for_each_task_and_engine(trace, tmp_path):
     lanes, content = written(trace, tmp_path / "t.json")
     assert {lane: [(e["name"], e["ts"], e["dur"]) for e in spans] for lane, spans in lanes.items()} == {
@@ -125,6 +133,24 @@ def test_what_is_cut_is_said(trace, tmp_path):
     assert [hover.split(",")[0] for hover in hovers][2:] == ["wait full[0]", "load x_smem[0]"]
     _, hovers = page(trace, tmp_path / "p.html", steps=(6, 100))
     assert [hover.split(",")[0] for hover in hovers] == ["task 1 (line 4) works", "wait <odd>"]
+
+
+def test_waits_that_never_end(trace, tmp_path):
+    trace.events = STUCK
+    lanes, _ = written(trace, tmp_path / "t.json")
+    name = "wait full[1], which never ends"
+    assert [(e["name"], e["ts"], e["dur"]) for e in lanes[2, "task 1 (line 4)"]] == [(name, 9, 501)]
+    text, hovers = page(trace, tmp_path / "p.html")  # of the program that is stuck, before it is
+    assert f"{name}, k.py:3, task 1 (line 4), steps 9 to 500" in hovers
+    assert "wait empty[1], which never ends, k.py:6, default task, steps 500 to 500" in hovers
+    assert not any(hover.startswith("wgmma") for hover in hovers)
+    assert "cut: steps 0 to 310, which draw(path, steps=(0, 310)) shows" in text
+    assert "a wait that never ends" in text
+    assert text.count('stroke-width="3"') == 2
+    trace.draw(str(tmp_path / "p.png"))
+    _, hovers = page(trace, tmp_path / "p.html", steps=(0, 9))
+    works = ["default task works", "task 1 (line 4) works"]
+    assert [hover.split(",")[0] for hover in hovers] == [*works, "wait empty[0]", "wgmma"]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "html", "PNG"])
